@@ -1,0 +1,116 @@
+"""What the API asks of the mesh, and what comes back: the values between `openai` and `pipeline`."""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from firstlight.shared.types import FinishReason, HintCount, Priority, Sampling, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One API request, parsed, checked and tokenized: `n` answers to one prompt."""
+
+    tenant: str
+    model: str
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    seed: int
+    """uint64; drawn by the edge if the client gave none."""
+    max_tokens: int | None
+    """None: as much as the context allows."""
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    hints: bool = True
+    priority: Priority = Priority.INTERACTIVE
+    budget_s: float = 600.0
+    received_s: float = 0.0
+    """`monotonic_s()` when the request's first byte was here."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenText:
+    """One id of the answer with the text bytes that it stands for, for logprobs."""
+
+    id: int
+    bytes: bytes
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A piece of one choice. Exactly one event has an ending, and nothing follows it."""
+
+    index: int
+    text: str = ""
+    """Text that is final: no half character, nothing that could become a stop string."""
+    ids: tuple[int, ...] = ()
+    """Ids committed since the last event (their text may still be held back)."""
+    offset: int = 0
+    """Ids of this choice whose text is fully sent, after this event."""
+    tokens: tuple[TokenText, ...] = ()
+    """With logprobs asked for: the ids whose text is in `text`, one entry each."""
+    finish: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TtftParts:
+    """Where the time to the first token went, in ms, as the edge knows it."""
+
+    total: float = 0.0
+    network: float = 0.0
+    """Edge to core and back."""
+    queue: float = 0.0
+    prefill: float = 0.0
+    first_packet: float = 0.0
+    """The rest: what the edge itself took before and after."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceStats:
+    """How one choice was served."""
+
+    core: str = ""
+    region: str = ""
+    """Of the core."""
+    numerics_class: str = ""
+    moved: int = 0
+    continuation: str = "exact"
+    """`semantic` if the answer went on in another numerics class."""
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    hints: Mapping[str, HintCount] = field(default_factory=dict)
+    ttft_ms: TtftParts = field(default_factory=TtftParts)
+    tpot_ms: float = 0.0
+
+
+class Answer(Protocol):
+    """`n` choices on their way. Closing it early cancels what still runs on the cores."""
+
+    prompt_tokens: int
+    streams: tuple[str, ...]
+    """An unguessable id a choice."""
+
+    def events(self) -> AsyncIterator[Event]:
+        """Events of all choices, interleaved; raises `FirstlightError` when the answer cannot go on."""
+        ...
+
+    def stats(self, index: int) -> ChoiceStats:
+        """Final once the choice has ended; what is known so far before."""
+        ...
+
+    async def close(self) -> None:
+        """Cancel what runs and free it; harmless when all ended."""
+        ...
+
+
+class AnswerSource(Protocol):
+    """The pipeline, as the API routes see it."""
+
+    edge: str
+    region: str
+
+    async def open(self, ask: Ask) -> Answer:
+        """Route and admit. Raises before anything is sent to the client: that is an HTTP error."""
+        ...

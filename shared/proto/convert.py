@@ -1,0 +1,302 @@
+"""Wire messages to our types and back; the only place that knows both.
+
+`from_…` functions check what a peer can get wrong and raise `PeerError`, naming the field.
+"""
+
+from collections.abc import Iterable
+
+from firstlight.shared.errors import PeerError
+from firstlight.shared.proto import control_pb2, core_pb2
+from firstlight.shared.stream import CHAIN_BYTES
+from firstlight.shared.types import (
+    SAMPLING_ORDER_VERSION,
+    Commit,
+    Done,
+    Failed,
+    Hint,
+    HintCount,
+    Load,
+    MeshView,
+    NodeInfo,
+    Priority,
+    Report,
+    Request,
+    Role,
+    Sampling,
+    TokenLogprobs,
+)
+
+
+def to_open(request: Request, epoch: int, committed: Iterable[int]) -> core_pb2.Open:
+    """A request, assigned to a core as `epoch`, with the ids committed so far."""
+    sampling = request.sampling
+    return core_pb2.Open(
+        request=request.id,
+        epoch=epoch,
+        choice=request.choice,
+        model=request.model,
+        tokenizer_hash=request.tokenizer_hash,
+        salt=request.salt,
+        prompt=request.prompt,
+        committed=committed,
+        sampling=core_pb2.Sampling(
+            order_version=SAMPLING_ORDER_VERSION,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            bias_ids=[token for token, _ in sampling.logit_bias],
+            biases=[bias for _, bias in sampling.logit_bias],
+            logprobs=sampling.logprobs,
+        ),
+        seed=request.seed,
+        max_tokens=request.max_tokens,
+        eos_ids=sorted(request.eos_ids),
+        priority=int(request.priority),
+        budget_s=request.budget_s,
+    )
+
+
+def from_open(message: core_pb2.Open) -> tuple[Request, int, tuple[int, ...]]:
+    """(request, epoch, committed ids)."""
+    wire = message.sampling
+    if wire.order_version != SAMPLING_ORDER_VERSION:
+        raise PeerError(
+            f"open.sampling.order_version {wire.order_version}, expected {SAMPLING_ORDER_VERSION}"
+        )
+    if len(wire.bias_ids) != len(wire.biases):
+        raise PeerError(f"open.sampling: {len(wire.bias_ids)} bias ids, {len(wire.biases)} biases")
+    if message.priority not in Priority.__members__.values():
+        raise PeerError(f"open.priority {message.priority}, expected 0 to {max(Priority)}")
+    sampling = Sampling(
+        temperature=wire.temperature,
+        top_p=wire.top_p,
+        top_k=wire.top_k,
+        min_p=wire.min_p,
+        repetition_penalty=wire.repetition_penalty,
+        presence_penalty=wire.presence_penalty,
+        frequency_penalty=wire.frequency_penalty,
+        logit_bias=tuple(zip(wire.bias_ids, wire.biases, strict=True)),
+        logprobs=wire.logprobs if wire.HasField("logprobs") else None,
+    )
+    request = Request(
+        id=message.request,
+        model=message.model,
+        tokenizer_hash=message.tokenizer_hash,
+        salt=message.salt,
+        prompt=tuple(message.prompt),
+        sampling=sampling,
+        seed=message.seed,
+        choice=message.choice,
+        max_tokens=message.max_tokens,
+        eos_ids=frozenset(message.eos_ids),
+        priority=Priority(message.priority),
+        budget_s=message.budget_s,
+    )
+    return request, message.epoch, tuple(message.committed)
+
+
+def to_hint(hint: Hint) -> core_pb2.Hint:
+    """A hint, for the wire."""
+    return core_pb2.Hint(
+        request=hint.request, start=hint.start, chain=hint.chain, ids=hint.ids, source=hint.source
+    )
+
+
+def from_hint(message: core_pb2.Hint) -> Hint:
+    """A hint is never an error: what is wrong with it shows when it is used."""
+    return Hint(message.request, message.start, message.chain, tuple(message.ids), message.source)
+
+
+def to_commits(commit: Commit) -> core_pb2.Commits:
+    """A commit, for the wire."""
+    return core_pb2.Commits(
+        request=commit.request,
+        epoch=commit.epoch,
+        position=commit.position,
+        ids=commit.ids,
+        chain=commit.chain,
+        logprobs=[
+            core_pb2.Logprobs(
+                chosen=item.chosen,
+                top_ids=[token for token, _ in item.top],
+                top=[logprob for _, logprob in item.top],
+            )
+            for item in commit.logprobs
+        ],
+        cached_tokens=commit.cached_tokens,
+        queue_ms=commit.queue_ms,
+        prefill_ms=commit.prefill_ms,
+    )
+
+
+def from_commits(message: core_pb2.Commits) -> Commit:
+    """A commit, checked for its own consistency; the stream checks it against what is known."""
+    if len(message.chain) != CHAIN_BYTES:
+        raise PeerError(f"commits.chain of {len(message.chain)} bytes, expected {CHAIN_BYTES}")
+    if message.logprobs and len(message.logprobs) != len(message.ids):
+        raise PeerError(f"commits: {len(message.logprobs)} logprobs for {len(message.ids)} ids")
+    return Commit(
+        request=message.request,
+        epoch=message.epoch,
+        position=message.position,
+        ids=tuple(message.ids),
+        chain=message.chain,
+        logprobs=tuple(
+            TokenLogprobs(item.chosen, tuple(zip(item.top_ids, item.top, strict=False)))
+            for item in message.logprobs
+        ),
+        cached_tokens=message.cached_tokens if message.HasField("cached_tokens") else None,
+        queue_ms=message.queue_ms if message.HasField("queue_ms") else None,
+        prefill_ms=message.prefill_ms if message.HasField("prefill_ms") else None,
+    )
+
+
+def to_done(done: Done) -> core_pb2.Done:
+    """Statistics, for the wire."""
+    hints = [
+        core_pb2.HintCount(
+            source=source, offered=count.offered, verified=count.verified, accepted=count.accepted
+        )
+        for source, count in done.hints
+    ]
+    return core_pb2.Done(request=done.request, epoch=done.epoch, hints=hints)
+
+
+def from_done(message: core_pb2.Done) -> Done:
+    """Statistics of a request."""
+    return Done(
+        message.request,
+        message.epoch,
+        tuple((h.source, HintCount(h.offered, h.verified, h.accepted)) for h in message.hints),
+    )
+
+
+def to_failed(failed: Failed) -> core_pb2.Failed:
+    """A failure, for the wire."""
+    return core_pb2.Failed(
+        request=failed.request,
+        epoch=failed.epoch,
+        kind=failed.kind,
+        message=failed.message,
+        retry_elsewhere=failed.retry_elsewhere,
+        retry_after_s=failed.retry_after_s,
+    )
+
+
+def from_failed(message: core_pb2.Failed) -> Failed:
+    """A failure of a request."""
+    return Failed(
+        request=message.request,
+        epoch=message.epoch,
+        kind=message.kind,
+        message=message.message,
+        retry_elsewhere=message.retry_elsewhere,
+        retry_after_s=message.retry_after_s if message.HasField("retry_after_s") else None,
+    )
+
+
+def to_load(load: Load) -> core_pb2.Load:
+    """A load, for the wire."""
+    return core_pb2.Load(
+        running=load.running,
+        queued=load.queued,
+        queued_prefill_tokens=load.queued_prefill_tokens,
+        sequences_max=load.sequences_max,
+        kv_used_share=load.kv_used_share,
+        steps=load.steps,
+        step_ms=[core_pb2.StepMs(rows=rows, ms=ms) for rows, ms in load.step_ms],
+        prefill_ms_per_token=load.prefill_ms_per_token,
+        opens_counted=load.opens_counted,
+        draining=load.draining,
+    )
+
+
+def from_load(message: core_pb2.Load) -> Load:
+    """A load; a core that says it takes no sequences at all is taken to take one."""
+    return Load(
+        running=message.running,
+        queued=message.queued,
+        queued_prefill_tokens=message.queued_prefill_tokens,
+        sequences_max=max(1, message.sequences_max),
+        kv_used_share=message.kv_used_share,
+        steps=message.steps,
+        step_ms=tuple((item.rows, item.ms) for item in message.step_ms),
+        prefill_ms_per_token=message.prefill_ms_per_token,
+        opens_counted=message.opens_counted,
+        draining=message.draining,
+    )
+
+
+def to_node(info: NodeInfo) -> core_pb2.Node:
+    """A node, for the wire."""
+    return core_pb2.Node(
+        node=info.node,
+        role=str(info.role),
+        incarnation=info.incarnation,
+        region=info.region,
+        address=info.address,
+        numerics_class=info.numerics_class,
+        models=info.models,
+        tokenizer_hash=info.tokenizer_hash,
+        context_max=info.context_max,
+    )
+
+
+def from_node(message: core_pb2.Node) -> NodeInfo:
+    """A node; its name, role, region and address must be there."""
+    if message.role not in Role.__members__.values():
+        raise PeerError(f"node.role {message.role!r}, expected one of {', '.join(Role)}")
+    for field in ("node", "region", "address"):
+        if not getattr(message, field):
+            raise PeerError(f"node.{field} is empty")
+    return NodeInfo(
+        node=message.node,
+        role=Role(message.role),
+        incarnation=message.incarnation,
+        region=message.region,
+        address=message.address,
+        numerics_class=message.numerics_class,
+        models=tuple(message.models),
+        tokenizer_hash=message.tokenizer_hash,
+        context_max=message.context_max,
+    )
+
+
+def to_report(report: Report) -> control_pb2.Report:
+    """A report, for the wire."""
+    return control_pb2.Report(
+        info=to_node(report.info),
+        seq=report.seq,
+        load=to_load(report.load),
+        rtts=[control_pb2.Rtt(core=core, ms=ms) for core, ms in report.rtt_ms],
+        leaving=report.leaving,
+    )
+
+
+def from_report(message: control_pb2.Report) -> Report:
+    """A report."""
+    return Report(
+        info=from_node(message.info),
+        seq=message.seq,
+        load=from_load(message.load),
+        rtt_ms=tuple((item.core, item.ms) for item in message.rtts),
+        leaving=message.leaving,
+    )
+
+
+def to_view(view: MeshView) -> control_pb2.MeshView:
+    """A view, for the wire."""
+    entries = [
+        control_pb2.Entry(report=to_report(report), age_s=age_s) for report, age_s in view.reports
+    ]
+    return control_pb2.MeshView(lb=view.lb, seq=view.seq, entries=entries)
+
+
+def from_view(message: control_pb2.MeshView) -> MeshView:
+    """A view."""
+    reports = tuple((from_report(entry.report), entry.age_s) for entry in message.entries)
+    return MeshView(message.lb, message.seq, reports)

@@ -1,0 +1,242 @@
+"""The nouns that cross a node's border. Frozen values; no behaviour beyond their own checks.
+
+    client text ─► Request ─► Route ─► [ Hint* ─► Commit ]* ─► Event ─► client text
+
+Text stays at the edge. Only token ids, and numbers about them, travel.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+SAMPLING_ORDER_VERSION = 1
+"""Version of the order of logit transforms in `shared.sampling`; both ends of a link must agree."""
+
+
+class Role(StrEnum):
+    """What a node is; also what its certificate says."""
+
+    EDGE = "edge"
+    CORE = "core"
+    LB = "lb"
+
+
+class Priority(IntEnum):
+    """Lower is served first."""
+
+    CRITICAL = 0
+    INTERACTIVE = 1
+    BATCH = 2
+    BEST_EFFORT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next id is chosen from logits. The order of transforms is `shared.sampling`'s."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps all."""
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
+    """How many alternatives to report beside the chosen id's logprob; None reports nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One answer to compute: one choice of one API request, as it travels from edge to core."""
+
+    id: str
+    """Unguessable, made by the edge; one a choice."""
+    model: str
+    tokenizer_hash: str
+    salt: bytes
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    seed: int
+    """uint64."""
+    choice: int
+    max_tokens: int
+    eos_ids: frozenset[int]
+    """Empty means that no id ends the answer."""
+    priority: Priority = Priority.INTERACTIVE
+    budget_s: float = 600.0
+    """Time left, not a point in time: clocks never cross nodes."""
+
+
+class FinishReason(StrEnum):
+    """Why an answer ended well, in the API's own words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-softmax of the raw logits: of the chosen id, and of the best few."""
+
+    chosen: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A claim about the ids from `start` on. May be wrong, late, doubled, from anyone; never an error."""
+
+    request: str
+    start: int
+    """Absolute position of the first id."""
+    chain: bytes
+    """Chain hash of everything before `start`."""
+    ids: tuple[int, ...]
+    source: str = "edge-ngram"
+
+
+@dataclass(frozen=True, slots=True)
+class HintCount:
+    """What became of the ids of one source."""
+
+    offered: int = 0
+    verified: int = 0
+    """Ids that had a row in a step."""
+    accepted: int = 0
+
+    def __add__(self, other: "HintCount") -> "HintCount":
+        return HintCount(
+            self.offered + other.offered,
+            self.verified + other.verified,
+            self.accepted + other.accepted,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The only thing that changes a sequence: ids at a position, contiguous; repeats are harmless."""
+
+    request: str
+    epoch: int
+    position: int
+    """Absolute position of the first id."""
+    ids: tuple[int, ...]
+    chain: bytes
+    """Chain hash after the last id."""
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    cached_tokens: int | None = None
+    """Prompt tokens found in the prefix cache; on the first commit of an epoch."""
+    queue_ms: float | None = None
+    """Time from arrival to the first step, on the first commit of an epoch."""
+    prefill_ms: float | None = None
+    """Time from the first step to the first id, on the first commit of an epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The core's statistics of a request. Losing it loses nothing."""
+
+    request: str
+    epoch: int
+    hints: tuple[tuple[str, HintCount], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The core will commit no more in this epoch."""
+
+    request: str
+    epoch: int
+    kind: str
+    message: str
+    retry_elsewhere: bool
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a core says of itself on every frame."""
+
+    running: int = 0
+    queued: int = 0
+    queued_prefill_tokens: int = 0
+    sequences_max: int = 1
+    """The hard cap: running + queued beyond it are refused."""
+    kv_used_share: float = 0.0
+    steps: int = 0
+    """Steps taken since the process began: unmoved with work queued means a hung engine."""
+    step_ms: tuple[tuple[int, float], ...] = ()
+    """(rows, ms), rows ascending: measured time of a step by its rows."""
+    prefill_ms_per_token: float = 0.0
+    opens_counted: int = 0
+    """Opens of this link that the numbers above include."""
+    draining: bool = False
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that the core has accepted and not ended."""
+        return self.running + self.queued
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """What does not change while a node's process lives."""
+
+    node: str
+    role: Role
+    incarnation: int
+    """Grows with each start of the process."""
+    region: str
+    address: str
+    """host:port where peers (core: the link) or clients (edge: HTTP) reach it."""
+    numerics_class: str = ""
+    models: tuple[str, ...] = ()
+    tokenizer_hash: str = ""
+    context_max: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A node's word on itself. The highest (incarnation, seq) wins, from whichever replica it came."""
+
+    info: NodeInfo
+    seq: int
+    load: Load = field(default_factory=Load)
+    rtt_ms: tuple[tuple[str, float], ...] = ()
+    """Edges: measured round trip to each core by name."""
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MeshView:
+    """What load balancers tell: a report a live node, with its age when it was sent."""
+
+    lb: str
+    seq: int
+    reports: tuple[tuple[Report, float], ...]
+    """(report, age_s)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A core in a Route: what it was expected to cost, and why it stands where it stands."""
+
+    core: str
+    region: str
+    ttft_ms: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Cores, best first. Never empty while any core lives."""
+
+    candidates: tuple[Candidate, ...]
+    reason: str = ""
+
+
+def check_ids(ids: Sequence[int], vocab: int) -> int | None:
+    """Index of the first id outside [0, vocab), or None."""
+    return next((i for i, token in enumerate(ids) if not 0 <= token < vocab), None)
