@@ -1,7 +1,7 @@
-"""What the API asks of the mesh, and what comes back: the values between `openai` and `pipeline`."""
+"""What the API asks of the mesh and what comes back: values between `openai` and `pipeline`."""
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from firstlight.shared.types import FinishReason, HintCount, Priority, Sampling, TokenLogprobs
@@ -17,8 +17,7 @@ class Ask:
     sampling: Sampling
     seed: int
     """uint64; drawn by the edge if the client gave none."""
-    max_tokens: int | None
-    """None: as much as the context allows."""
+    max_tokens: int
     n: int = 1
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
@@ -52,6 +51,21 @@ class Event:
     tokens: tuple[TokenText, ...] = ()
     """With logprobs asked for: the ids whose text is in `text`, one entry each."""
     finish: FinishReason | None = None
+
+    def merged(self, later: "Event") -> "Event":
+        """This event and the next one of the same choice, as one."""
+        return Event(
+            index=self.index,
+            text=self.text + later.text,
+            ids=self.ids + later.ids,
+            offset=later.offset,
+            tokens=self.tokens + later.tokens,
+            finish=later.finish,
+        )
+
+    def without_ending(self) -> "Event":
+        """The same content, before the ending is known."""
+        return replace(self, finish=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +107,7 @@ class Answer(Protocol):
     """An unguessable id a choice."""
 
     def events(self) -> AsyncIterator[Event]:
-        """Events of all choices, interleaved; raises `FirstlightError` when the answer cannot go on."""
+        """Events of all choices, interleaved; raises `FirstlightError` if it cannot go on."""
         ...
 
     def stats(self, index: int) -> ChoiceStats:

@@ -1,8 +1,9 @@
 """Blocks and their hashes: the one definition of a shared prefix.
 
 A block is 16 tokens of one sequence. Its hash covers every token before it as well, the tokenizer,
-the adapter and a salt, so two sequences share a block exactly if all of that is the same. The salt is
-made by the edge from the tenant; it is the secret that keeps one tenant from probing another's cache.
+the adapter and a salt, so two sequences share a block exactly if all of that is the same. The salt
+is made by the edge from the tenant; it is the secret that keeps one tenant from probing what
+another has cached.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,8 @@
 """The one tree of errors, and what each means on every border it can cross.
 
-A message says what was wrong, the value that was wrong, and what was expected. Borders (HTTP, gRPC,
-the command line) map an error once, from the attributes of its class; nothing else decides a status.
+A message says what was wrong, the value that was wrong, and what was expected. Borders (HTTP,
+gRPC, the command line) map an error once, from the attributes of its class; nothing else decides
+a status.
 """
 
 from enum import StrEnum

@@ -65,7 +65,7 @@ class TokenStream:
         return self._chains[-1]
 
     def chain_at(self, position: int) -> bytes | None:
-        """Chain hash of everything before `position`; None inside the prompt or ahead of the stream."""
+        """Chain hash of all before `position`; None inside the prompt or ahead of the stream."""
         offset = position - self.prompt_tokens
         return self._chains[offset] if 0 <= offset < len(self._chains) else None
 

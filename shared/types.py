@@ -86,7 +86,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A claim about the ids from `start` on. May be wrong, late, doubled, from anyone; never an error."""
+    """A claim about the ids from `start` on: may be wrong, late, doubled; never an error."""
 
     request: str
     start: int
@@ -107,6 +107,7 @@ class HintCount:
     accepted: int = 0
 
     def __add__(self, other: "HintCount") -> "HintCount":
+        """Both together."""
         return HintCount(
             self.offered + other.offered,
             self.verified + other.verified,
@@ -116,7 +117,7 @@ class HintCount:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The only thing that changes a sequence: ids at a position, contiguous; repeats are harmless."""
+    """The only thing that changes a sequence: contiguous ids; repeats are harmless."""
 
     request: str
     epoch: int
@@ -199,7 +200,7 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A node's word on itself. The highest (incarnation, seq) wins, from whichever replica it came."""
+    """A node's word on itself. The highest (incarnation, seq) wins, whoever passed it on."""
 
     info: NodeInfo
     seq: int

@@ -1,0 +1,167 @@
+"""A core process from start to end. Start reading here.
+
+Loads the model, starts the engine's thread, serves the links, joins the load balancers, says that
+it is ready; and when told to stop, finishes what runs, or hands it to other cores.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from ipaddress import ip_address
+from random import Random
+
+from firstlight.core_node.admin import Admin
+from firstlight.core_node.backends.native import NativeBackend
+from firstlight.core_node.config import CoreSettings
+from firstlight.core_node.control import CoreControl
+from firstlight.core_node.meter import Meter
+from firstlight.core_node.server import LinkServer
+from firstlight.shared import lifecycle, rpc
+from firstlight.shared.config import state_dir
+from firstlight.shared.errors import ConfigError, PeerError
+from firstlight.shared.tls import NodeFiles, node_files
+from firstlight.shared.types import NodeInfo, Role
+
+LEAVE_S = 1.0
+"""How long telling the load balancers may take."""
+CLOSE_S = 0.2
+"""How long links may take to close by themselves."""
+
+
+async def main(settings: CoreSettings, stop: asyncio.Event) -> None:
+    """Serve until `stop`, then drain. Raises `ConfigError`, or `PeerError` if the engine fails."""
+    host, _ = rpc.split_address(settings.listen)
+    files = node_files(
+        settings.tls,
+        Role.CORE,
+        settings.node,
+        _names(settings, host),
+        default_directory=state_dir() / "tls",
+    )
+    _check_free(settings.listen)
+    from firstlight.core_node.loading import load_engine  # torch takes seconds: after all checks
+
+    loaded = await asyncio.to_thread(load_engine, settings.model, settings.engine)
+    backend = NativeBackend(
+        loaded.engine,
+        loaded.offer,
+        hint_ids_max=loaded.hint_ids_max,
+        ngram=settings.drafting.ngram,
+        prepare=loaded.prepare,
+    )
+    info = NodeInfo(
+        node=settings.node,
+        role=Role.CORE,
+        incarnation=lifecycle.incarnation(),
+        region=settings.region,
+        address=settings.advertise or settings.listen,
+        numerics_class=loaded.numerics_class,
+        models=loaded.offer.models,
+        tokenizer_hash=loaded.offer.tokenizer_hash,
+        context_max=loaded.offer.context_max,
+    )
+    await _serve(settings, stop, backend, info, files)
+
+
+async def _serve(
+    settings: CoreSettings,
+    stop: asyncio.Event,
+    backend: NativeBackend,
+    info: NodeInfo,
+    files: NodeFiles,
+) -> None:
+    meter = Meter(info.models[0])
+    server = LinkServer(backend, info, meter)
+    loop = asyncio.get_running_loop()
+    failed: asyncio.Future[BaseException] = loop.create_future()
+    listening = await rpc.server(settings.listen, files, server.add_to)
+    backend.start(loop, server.deliver, failed.set_result)
+    try:
+        if settings.advertise is None:
+            host = settings.listen.rpartition(":")[0]
+            server.info = replace(info, address=f"{host}:{listening.port}")
+        async with (
+            _admin(settings.admin, Admin(backend, meter, server.load)) as where,
+            _joined(settings, server, files),
+        ):
+            lifecycle.ready(settings.node, server.info.address, **where)
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait((stopping, failed), return_when=asyncio.FIRST_COMPLETED)
+            if not failed.done():
+                draining = asyncio.create_task(server.drain(settings.drain_s))
+                await asyncio.wait((draining, failed), return_when=asyncio.FIRST_COMPLETED)
+                draining.cancel()
+            stopping.cancel()
+            if failed.done():
+                await _give_up(server, failed.result())
+    finally:
+        await listening.server.stop(CLOSE_S)
+        backend.stop()
+
+
+async def _give_up(server: LinkServer, error: BaseException) -> None:
+    """The engine is not to be trusted any more: send all that runs elsewhere, and end."""
+    message = f"core {server.info.node}: the engine failed: {type(error).__name__}: {error}"
+    server.fail_all(PeerError(message))
+    await server.flush()
+    raise PeerError(message)
+
+
+@asynccontextmanager
+async def _admin(address: str | None, admin: Admin) -> AsyncIterator[dict[str, str]]:
+    """The admin listener, if there is to be one; yields where it is, for the ready line."""
+    if address is None:
+        yield {}
+        return
+    port = await admin.start(address)
+    try:
+        yield {"admin": f"{address.rpartition(':')[0]}:{port}"}
+    finally:
+        await admin.stop()
+
+
+@asynccontextmanager
+async def _joined(
+    settings: CoreSettings, server: LinkServer, files: NodeFiles
+) -> AsyncIterator[None]:
+    """A member of the mesh; says that it leaves at the end."""
+    leave = asyncio.Event()
+    rng = Random(f"{settings.node} {server.info.incarnation}")
+    control = CoreControl(server.info, files, settings.load_balancers, load=server.load, rng=rng)
+    task = asyncio.create_task(control.run(leave))
+    try:
+        yield
+    finally:
+        leave.set()
+        await asyncio.wait((task,), timeout=LEAVE_S)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _check_free(address: str) -> None:
+    """Raise `ConfigError` for a port in use now, not after the model is loaded."""
+    host, port = rpc.split_address(address)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, number, _, where = found[0]
+        with socket.socket(family, kind, number) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from None
+
+
+def _names(settings: CoreSettings, host: str) -> list[str]:
+    """What the development certificate is made for; `ConfigError` for an address of no use."""
+    if settings.advertise is not None:
+        advertised, _ = rpc.split_address(settings.advertise)
+        return sorted({host, advertised, "localhost"} - {""})
+    try:
+        wildcard = ip_address(host).is_unspecified
+    except ValueError:
+        wildcard = False
+    if wildcard and settings.load_balancers:
+        raise ConfigError(f"advertise is null, but edges cannot reach a core at {settings.listen}")
+    return sorted({host, "localhost"})

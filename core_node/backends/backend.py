@@ -1,0 +1,98 @@
+"""What the core's side of the links needs from whatever computes: the seam below `server`.
+
+Calls come from the event loop and never block. Requests are named by a handle that the server
+makes, one an assignment and never used twice, so results of a cancelled assignment cannot be taken
+for those of its successor. Results arrive on the event loop, one `Batch` a step.
+"""
+
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from firstlight.core_node.admission import Offer
+from firstlight.shared.errors import FirstlightError
+from firstlight.shared.types import Commit, Done, Hint, Load, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One assignment that will get no more commits, and why."""
+
+    handle: str
+    error: FirstlightError
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """All that one step brought. `request` of commits and done is the handle."""
+
+    commits: tuple[Commit, ...] = ()
+    done: tuple[Done, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    rows: int = 0
+    """Tokens that the step computed."""
+    ms: float = 0.0
+    """How long it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The KV pool, in blocks of `shared.blocks.BLOCK_TOKENS`: free + used + cached = total."""
+
+    free: int = 0
+    used: int = 0
+    cached: int = 0
+    total: int = 0
+
+
+Deliver = Callable[[Batch], None]
+Broken = Callable[[BaseException], None]
+
+
+class Backend(Protocol):
+    """Computes answers. `request.id` and `hint.request` hold the handle."""
+
+    offer: Offer
+
+    def start(self, loop: AbstractEventLoop, deliver: Deliver, broken: Broken) -> None:
+        """Begin to compute; `deliver` and `broken` are called on `loop`.
+
+        `broken` is called at most once: the backend has failed as a whole and computes no more.
+        """
+        ...
+
+    def open(self, request: Request, epoch: int, committed: tuple[int, ...], credit: int) -> None:
+        """Queue a checked request. Raises `CapacityError`; later failures come in a batch."""
+        ...
+
+    def hint(self, hint: Hint) -> None:
+        """Offer ids for verification; dropped if they are of no use."""
+        ...
+
+    def credit(self, handle: str, position: int) -> None:
+        """Allow commits up to an absolute position."""
+        ...
+
+    def cancel(self, handle: str) -> bool:
+        """Stop and free the blocks before the next step; idempotent.
+
+        Returns whether a `Done` with its statistics will still be delivered.
+        """
+        ...
+
+    def flush_cache(self) -> None:
+        """Forget cached prefixes that no sequence uses."""
+        ...
+
+    def load(self) -> Load:
+        """How busy it is now, everything opened so far included."""
+        ...
+
+    def blocks(self) -> Blocks:
+        """The KV pool after the latest step."""
+        ...
+
+    def stop(self) -> None:
+        """End computing, and wait for it (at most one step)."""
+        ...

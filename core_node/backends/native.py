@@ -1,0 +1,307 @@
+"""Our own engine as a backend: on a thread of its own, fed from a bounded inbox.
+
+Each turn of the thread: take in what the links brought, offer each sequence that can use one the
+best continuation from the mailbox (the n-gram drafter beside the core is one more source of it),
+take one step, and hand all results to the event loop in one call. With nothing to do it sleeps.
+"""
+
+import logging
+import threading
+from asyncio import AbstractEventLoop
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from firstlight.core_node.admission import Offer
+from firstlight.core_node.backends.backend import Batch, Blocks, Broken, Deliver, Failure
+from firstlight.core_node.mailbox import Mailbox
+from firstlight.shared.clock import monotonic_s
+from firstlight.shared.drafting.ngram import NgramDrafter
+from firstlight.shared.engine.engine import Engine
+from firstlight.shared.engine.plan import Outcome, StepResult
+from firstlight.shared.errors import CapacityError, FirstlightError
+from firstlight.shared.types import Commit, Done, Hint, HintCount, Load, Request
+
+log = logging.getLogger(__name__)
+
+OPENS_WAITING_MAX = 256
+HINTS_WAITING_MAX = 4096
+IDLE_STEP_S = 0.05
+"""How long to sleep while all sequences wait for credit, unless something arrives."""
+STOP_S = 10.0
+NGRAM_SOURCE = "core-ngram"
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    request: Request
+    epoch: int
+    committed: tuple[int, ...]
+    credit: int
+
+    @property
+    def tokens(self) -> int:
+        return len(self.request.prompt) + len(self.committed)
+
+
+@dataclass(slots=True)
+class _Inbox:
+    """What arrived since the last step. Cancels go first: a cancelled open is taken out again."""
+
+    opens: dict[str, _Open] = field(default_factory=dict)
+    credits: dict[str, int] = field(default_factory=dict)
+    hints: deque[Hint] = field(default_factory=lambda: deque(maxlen=HINTS_WAITING_MAX))
+    cancels: set[str] = field(default_factory=set)
+    flush: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.opens or self.credits or self.hints or self.cancels or self.flush)
+
+
+class NativeBackend:
+    """`Backend` over one `Engine`. Everything below `_run` belongs to the engine's thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        offer: Offer,
+        *,
+        hint_ids_max: int,
+        ngram: bool,
+        prepare: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`prepare` runs first on the engine's thread: settings that hold for one thread only."""
+        self.offer = offer
+        self._prepare = prepare
+        self._engine = engine
+        self._hint_ids_max = hint_ids_max
+        self._ngram = ngram
+        self._mailbox = Mailbox(offer.vocab)
+        self._drafters: dict[str, NgramDrafter] = {}
+        self._epochs: dict[str, int] = {}
+        self._changed = threading.Condition()
+        self._inbox = _Inbox()
+        self._stopping = False
+        self._turns = 0
+        """Calls of `step` that came back: while all sequences wait for credit nothing is run,
+        but the core is not hung, and edges tell by this number.
+        """
+        self._load = Load()
+        self._blocks = Blocks()
+        self._thread: threading.Thread | None = None
+        self._look()
+
+    # Called on the event loop.
+
+    def start(self, loop: AbstractEventLoop, deliver: Deliver, broken: Broken) -> None:
+        """Start the thread."""
+        assert self._thread is None, "started twice"
+        self._thread = threading.Thread(
+            target=self._run, args=(loop, deliver, broken), name="engine", daemon=True
+        )
+        self._thread.start()
+
+    def open(self, request: Request, epoch: int, committed: tuple[int, ...], credit: int) -> None:
+        """Queue a request for the next step. Raises `CapacityError` when too many wait for it."""
+        with self._changed:
+            waiting = len(self._inbox.opens)
+            if waiting >= OPENS_WAITING_MAX:
+                raise CapacityError(
+                    f"{waiting} requests wait for the next step, the most that may",
+                    code="overloaded",
+                    retry_after_s=1.0,
+                )
+            self._inbox.opens[request.id] = _Open(request, epoch, committed, credit)
+            self._changed.notify()
+
+    def hint(self, hint: Hint) -> None:
+        """Queue a hint, the oldest dropped if too many wait. Wakes nobody: a hint is no work."""
+        with self._changed:
+            self._inbox.hints.append(hint)
+
+    def credit(self, handle: str, position: int) -> None:
+        """Allow commits up to `position`; never takes back what was allowed."""
+        with self._changed:
+            granted = self._inbox.credits.get(handle, 0)
+            self._inbox.credits[handle] = max(granted, position)
+            self._changed.notify()
+
+    def cancel(self, handle: str) -> bool:
+        """Stop a request; its blocks are free before the next step begins."""
+        with self._changed:
+            self._inbox.credits.pop(handle, None)
+            if self._inbox.opens.pop(handle, None) is not None:
+                return False
+            self._inbox.cancels.add(handle)
+            self._changed.notify()
+            return True
+
+    def flush_cache(self) -> None:
+        """Forget cached prefixes before the next step."""
+        with self._changed:
+            self._inbox.flush = True
+            self._changed.notify()
+
+    def load(self) -> Load:
+        """The engine's figures, and what waits in the inbox counted as queued."""
+        with self._changed:
+            load, opens = self._load, list(self._inbox.opens.values())
+        if not opens:
+            return load
+        tokens = sum(item.tokens for item in opens)
+        return replace(
+            load,
+            queued=load.queued + len(opens),
+            queued_prefill_tokens=load.queued_prefill_tokens + tokens,
+        )
+
+    def blocks(self) -> Blocks:
+        """The KV pool after the latest step."""
+        return self._blocks
+
+    def stop(self) -> None:
+        """End the thread after the step that it is in."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(STOP_S)
+
+    # Called on the engine's thread.
+
+    def _run(self, loop: AbstractEventLoop, deliver: Deliver, broken: Broken) -> None:
+        try:
+            self._prepare()
+            idle = False
+            while (inbox := self._take(idle)) is not None:
+                done, failures = self._cancel(inbox), self._open(inbox)
+                self._tell(inbox)
+                self._offer_hints()
+                result = self._step()
+                batch = self._digest(result, done, failures)
+                self._look()
+                if batch.commits or batch.done or batch.failures:
+                    loop.call_soon_threadsafe(deliver, batch)
+                idle = not (result.rows or batch.done or batch.failures)
+        except Exception as error:
+            if self._stopping or loop.is_closed():
+                return
+            log.critical("the engine failed as a whole", exc_info=error)
+            loop.call_soon_threadsafe(broken, error)
+
+    def _take(self, idle: bool) -> _Inbox | None:
+        """What arrived since the last step; sleeps while there is nothing to do. None: stop."""
+        with self._changed:
+            while not self._stopping and not self._inbox:
+                if self._engine.has_work and not idle:
+                    break
+                timeout_s = IDLE_STEP_S if self._engine.has_work else None
+                if not self._changed.wait(timeout_s):
+                    break
+            if self._stopping:
+                return None
+            inbox, self._inbox = self._inbox, _Inbox()
+            # Until the engine's own figures include them, the opens taken must not go uncounted.
+            self._load = replace(
+                self._load,
+                queued=self._load.queued + len(inbox.opens),
+                queued_prefill_tokens=self._load.queued_prefill_tokens
+                + sum(item.tokens for item in inbox.opens.values()),
+            )
+            return inbox
+
+    def _cancel(self, inbox: _Inbox) -> list[Done]:
+        done = []
+        for handle in inbox.cancels:
+            epoch = self._epochs.get(handle, 0)
+            self._engine.cancel(handle)
+            done.append(Done(handle, epoch, self._forget(handle)))
+        return done
+
+    def _open(self, inbox: _Inbox) -> list[Failure]:
+        failures = []
+        for handle, item in inbox.opens.items():
+            try:
+                self._engine.add(
+                    item.request,
+                    epoch=item.epoch,
+                    committed=item.committed,
+                    credit=item.credit,
+                    now=monotonic_s(),
+                )
+            except FirstlightError as error:
+                failures.append(Failure(handle, error))
+                continue
+            self._epochs[handle] = item.epoch
+            self._mailbox.open(handle, item.request.prompt, item.committed)
+            if self._ngram:
+                self._drafters[handle] = NgramDrafter((*item.request.prompt, *item.committed))
+        return failures
+
+    def _tell(self, inbox: _Inbox) -> None:
+        for handle, position in inbox.credits.items():
+            if handle in self._epochs:
+                self._engine.credit(handle, position)
+        for hint in inbox.hints:
+            self._mailbox.hint(hint)
+        if inbox.flush:
+            self._engine.flush_cache()
+
+    def _offer_hints(self) -> None:
+        for handle, position in self._engine.next_positions().items():
+            drafter = self._drafters.get(handle)
+            if drafter is not None and (ids := drafter.propose(self._hint_ids_max)):
+                start, chain = self._mailbox.tip(handle)
+                self._mailbox.hint(Hint(handle, start, chain, tuple(ids), NGRAM_SOURCE))
+            found = self._mailbox.candidate(handle, self._hint_ids_max)
+            if found.ids and found.start == position:
+                self._engine.candidate(handle, found.start, found.ids, found.sources)
+
+    def _step(self) -> StepResult:
+        if not self._engine.has_work:
+            return StepResult()
+        result = self._engine.step(monotonic_s())
+        self._turns += 1
+        return result
+
+    def _digest(self, result: StepResult, done: list[Done], failures: list[Failure]) -> Batch:
+        commits = []
+        for outcome in result.outcomes:
+            if outcome.ids:
+                commits.append(self._commit(outcome))
+            if outcome.finish is not None:
+                done.append(Done(outcome.request, outcome.epoch, self._forget(outcome.request)))
+        for handle, _, error in result.failures:
+            self._forget(handle)
+            failures.append(Failure(handle, error))
+        return Batch(tuple(commits), tuple(done), tuple(failures), result.rows, result.ms)
+
+    def _commit(self, outcome: Outcome) -> Commit:
+        handle = outcome.request
+        self._mailbox.verified(handle, outcome.verified)
+        drafter = self._drafters.get(handle)
+        if drafter is not None:
+            drafter.append(outcome.ids)
+        return Commit(
+            request=handle,
+            epoch=outcome.epoch,
+            position=outcome.position,
+            ids=tuple(outcome.ids),
+            chain=self._mailbox.committed(handle, outcome.ids),
+            logprobs=tuple(outcome.logprobs),
+            cached_tokens=outcome.cached_tokens,
+            queue_ms=outcome.queue_ms,
+            prefill_ms=outcome.prefill_ms,
+        )
+
+    def _forget(self, handle: str) -> tuple[tuple[str, HintCount], ...]:
+        self._epochs.pop(handle, None)
+        self._drafters.pop(handle, None)
+        return self._mailbox.close(handle)
+
+    def _look(self) -> None:
+        """Take the engine's figures where the event loop can read them."""
+        load, blocks = replace(self._engine.load(), steps=self._turns), self._engine.blocks
+        with self._changed:
+            self._load = load
+        self._blocks = Blocks(blocks.free, blocks.used, blocks.cached, blocks.total)

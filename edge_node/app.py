@@ -1,0 +1,140 @@
+"""An edge process from start to end.
+
+Loads the tokenizer, joins the load balancers, keeps warm links to the cores that they name, serves
+HTTP/3 and TCP, says that it is ready; and when told to stop, lets running answers finish.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from random import Random, SystemRandom
+
+from firstlight.edge_node.config import EdgeSettings, is_loopback
+from firstlight.edge_node.control import EdgeControl
+from firstlight.edge_node.http.fronts import Fronts
+from firstlight.edge_node.keys import salt_key
+from firstlight.edge_node.openai.routes import create_app
+from firstlight.edge_node.pipeline import Pipeline
+from firstlight.edge_node.route import CoreRouter
+from firstlight.edge_node.tenants import Tenants
+from firstlight.edge_node.upstream.pool import LinkPool
+from firstlight.edge_node.view import MeshMemory
+from firstlight.shared import lifecycle, rpc, telemetry
+from firstlight.shared.config import state_dir
+from firstlight.shared.model_files import default_model_path
+from firstlight.shared.text.chat import ChatTemplate, encode_chat, load_chat_template
+from firstlight.shared.text.tokenizer import Tokenizer, load_tokenizer
+from firstlight.shared.tls import NodeFiles, node_files
+from firstlight.shared.types import Load, NodeInfo, Role
+
+LEAVE_S = 1.0
+"""How long telling the load balancers may take."""
+
+
+async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
+    """Serve until `stop`, then drain. Raises `ConfigError` for what cannot be served."""
+    host, port = rpc.split_address(settings.listen)
+    tenants = Tenants.load(settings.keys.tenants_file, loopback=is_loopback(host))
+    directory = settings.tls.directory or state_dir() / "tls"
+    files = node_files(
+        settings.tls, Role.EDGE, settings.node, _names(settings, host), default_directory=directory
+    )
+    salt = salt_key(settings.keys.salt_file, default=directory / "salt.key")
+    tokenizer, template = await asyncio.to_thread(_load_text, settings.tokenizer.path)
+    memory, rng = MeshMemory(), SystemRandom()
+    pool = LinkPool(memory, partial(rpc.channel, files=files, peer_role=Role.CORE), rng)
+    router = CoreRouter(pool, region=settings.region, tokenizer_hash=tokenizer.hash, rng=rng)
+    pipeline = Pipeline(
+        edge=settings.node,
+        region=settings.region,
+        router=router,
+        tokenizer_hash=tokenizer.hash,
+        eos_ids=frozenset(tokenizer.eos_ids),
+        token_bytes=tokenizer.token_bytes,
+        salt_key=salt,
+        rng=rng,
+    )
+    metrics = is_loopback(host) if settings.metrics is None else settings.metrics
+    app = create_app(
+        pipeline,
+        tokenizer,
+        lambda messages: encode_chat(template, messages, tokenizer),
+        router.models,
+        tenants,
+        not_ready=lambda: None if router.models() else "no core is linked yet",
+        metrics=telemetry.render if metrics else None,
+        entropy=rng,
+    )
+    fronts = Fronts(app, host, port, files.cert, files.key, settings.http)
+    await fronts.start()
+    try:
+        info = _info(settings, f"{settings.listen.rpartition(':')[0]}:{fronts.port}", tokenizer)
+        async with _linked(pool), _joined(settings, info, files, memory, pipeline, rng):
+            lifecycle.ready(settings.node, info.address)
+            await stop.wait()
+            await fronts.drain(settings.drain_s)
+    finally:
+        await fronts.stop()
+
+
+def _load_text(path: Path | None) -> tuple[Tokenizer, ChatTemplate]:
+    source = path or default_model_path()
+    return load_tokenizer(source), load_chat_template(source)
+
+
+def _names(settings: EdgeSettings, host: str) -> Sequence[str]:
+    advertised = [] if settings.advertise is None else [rpc.split_address(settings.advertise)[0]]
+    return sorted({host, "localhost", *advertised} - {"0.0.0.0", "::"})
+
+
+def _info(settings: EdgeSettings, listening: str, tokenizer: Tokenizer) -> NodeInfo:
+    return NodeInfo(
+        node=settings.node,
+        role=Role.EDGE,
+        incarnation=lifecycle.incarnation(),
+        region=settings.region,
+        address=settings.advertise or listening,
+        tokenizer_hash=tokenizer.hash,
+    )
+
+
+@asynccontextmanager
+async def _linked(pool: LinkPool) -> AsyncIterator[None]:
+    task = asyncio.create_task(pool.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _joined(
+    settings: EdgeSettings,
+    info: NodeInfo,
+    files: NodeFiles,
+    memory: MeshMemory,
+    pipeline: Pipeline,
+    rng: Random,
+) -> AsyncIterator[None]:
+    """A member of the mesh; says that it leaves at the end."""
+    control = EdgeControl(
+        info,
+        files,
+        settings.load_balancers,
+        memory,
+        load=lambda: Load(running=len(pipeline.answers)),
+        rtt_ms=pipeline.router.round_trips,
+        rng=rng,
+    )
+    leave = asyncio.Event()
+    task = asyncio.create_task(control.run(leave))
+    try:
+        yield
+    finally:
+        leave.set()
+        await asyncio.wait((task,), timeout=LEAVE_S)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

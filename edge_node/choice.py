@@ -1,0 +1,227 @@
+"""One answer on its way: what of it is committed, what of that is final text, and when it ends.
+
+Sans-IO. The pipeline tells it what cores say and when; it says what the client may see, and, when a
+core is lost, whether the answer moves on to another one or ends with an error.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+
+from firstlight.edge_node.answer import ChoiceStats, Event, TokenText, TtftParts
+from firstlight.shared.blocks import block_hashes, root_hash
+from firstlight.shared.retry import Attempts, Decision, RetryBudget
+from firstlight.shared.stream import TokenStream, ending
+from firstlight.shared.text.detokenizer import Detokenizer
+from firstlight.shared.types import (
+    Commit,
+    Done,
+    Failed,
+    FinishReason,
+    HintCount,
+    Request,
+    TokenLogprobs,
+)
+
+CREDIT_TOKENS = 512
+"""How far a core may commit beyond what the client has taken."""
+CREDIT_STEP_TOKENS = 64
+"""Credit is renewed in steps of this, not for each id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Where a choice runs, as of one epoch."""
+
+    core: str
+    region: str
+    numerics_class: str
+    network_ms: float
+    """Round trip to the core when the choice was opened there."""
+    prefix_tokens: int = 0
+    """Prompt tokens that the core was expected to have cached."""
+
+
+class Choice:
+    """The state of one choice, from its first assignment to its ending."""
+
+    def __init__(
+        self,
+        request: Request,
+        *,
+        index: int,
+        stop: tuple[str, ...],
+        token_bytes: Callable[[int], bytes],
+        received_s: float,
+    ) -> None:
+        self.request = request
+        self.index = index
+        self.stream = TokenStream(request.prompt)
+        self.assignment: Assignment | None = None
+        self.finish: FinishReason | None = None
+        self.stats = ChoiceStats()
+        self.tried: set[str] = set()
+        """Cores that failed this choice; tried again only if no other is left."""
+        root = root_hash(tokenizer_hash=request.tokenizer_hash, salt=request.salt)
+        self.block_hashes = block_hashes(root, request.prompt)
+        self._detokenizer = Detokenizer(token_bytes, stop)
+        self._token_bytes = token_bytes
+        self._received_s = received_s
+        self._first_s = self._last_s = received_s
+        self._committed_in_epoch = False
+        self._attempts = Attempts()
+        self._offset = 0
+        self._cut = False
+        self._held: deque[TokenText] = deque()
+        """With logprobs: ids whose text is not fully sent."""
+        self._released = 0
+        self._taken = len(request.prompt)
+        self._credit = self._taken + CREDIT_TOKENS
+        self._hints_before: dict[str, HintCount] = {}
+
+    def assign(self, assignment: Assignment) -> int:
+        """Give the choice to a core; returns the epoch of that assignment."""
+        earlier = self.assignment
+        if earlier is not None:
+            semantic = assignment.numerics_class != earlier.numerics_class
+            self.stats = replace(
+                self.stats,
+                moved=self.stats.moved + 1,
+                continuation="semantic" if semantic else self.stats.continuation,
+            )
+        self.assignment = assignment
+        self._committed_in_epoch = False
+        self._hints_before = dict(self.stats.hints)
+        self.stats = replace(
+            self.stats,
+            core=assignment.core,
+            region=assignment.region,
+            numerics_class=assignment.numerics_class,
+        )
+        return self.stream.assign()
+
+    def commit(self, commit: Commit, now: float) -> Event | None:
+        """What the client may see of it; None if there is nothing new. Raises `PeerError`."""
+        fresh = () if self.finish else self.stream.receive(commit)
+        if not fresh:
+            return None
+        if self.stats.completion_tokens == 0:
+            self._first(commit, now)
+        self._committed_in_epoch = True
+        self._attempts.committed()
+        self._last_s = now
+        logprobs = commit.logprobs[len(commit.ids) - len(fresh) :]
+        text, ids = "", []
+        for i, token in enumerate(fresh):
+            ids.append(token)
+            text += self._push(token, logprobs[i] if logprobs else None)
+            if self.finish:
+                break
+        count = self.stats.completion_tokens
+        span_ms = (self._last_s - self._first_s) * 1e3
+        self.stats = replace(self.stats, tpot_ms=span_ms / max(1, count - 1))
+        return Event(
+            index=self.index,
+            text=text,
+            ids=tuple(ids),
+            offset=self._offset,
+            tokens=self._release(),
+            finish=self.finish,
+        )
+
+    def ending(self) -> Event:
+        """The event that ends the choice, once its content is out."""
+        return Event(index=self.index, offset=self._offset, finish=self.finish)
+
+    def take(self, event: Event) -> int | None:
+        """The client took `event`; returns a new absolute credit when one is due."""
+        self._taken += len(event.ids)
+        due = self._taken + CREDIT_TOKENS
+        if self.finish or due < self._credit + CREDIT_STEP_TOKENS:
+            return None
+        self._credit = due
+        return due
+
+    @property
+    def core_goes_on(self) -> bool:
+        """Whether only we know that the choice has ended: a core sees ids, not stop strings."""
+        return self._cut
+
+    @property
+    def credit(self) -> int:
+        """The absolute position up to which a core may commit."""
+        return self._credit
+
+    def done(self, done: Done) -> None:
+        """Count what became of the hints, on top of what earlier cores said."""
+        totals = dict(self._hints_before)
+        for source, count in done.hints:
+            totals[source] = totals.get(source, HintCount()) + count
+        self.stats = replace(self.stats, hints=totals)
+
+    def lost(self, now: float, rng: Random) -> Decision:
+        """The core is gone: whether the choice goes on elsewhere."""
+        core = self._mark_tried()
+        return self._attempts.lost(core, committed_here=self._committed_in_epoch, now=now, rng=rng)
+
+    def refused(self, failed: Failed, budget: RetryBudget, now: float, rng: Random) -> Decision:
+        """The core lives, and gave the choice up: whether it goes on elsewhere."""
+        return self._attempts.refused(
+            self._mark_tried(),
+            retry_elsewhere=failed.retry_elsewhere,
+            budget=budget,
+            now=now,
+            rng=rng,
+        )
+
+    def _first(self, commit: Commit, now: float) -> None:
+        self._first_s = now
+        total = (now - self._received_s) * 1e3
+        network = self.assignment.network_ms if self.assignment else 0.0
+        queue, prefill = commit.queue_ms or 0.0, commit.prefill_ms or 0.0
+        parts = TtftParts(
+            total=total,
+            network=network,
+            queue=queue,
+            prefill=prefill,
+            first_packet=max(0.0, total - network - queue - prefill),
+        )
+        self.stats = replace(self.stats, ttft_ms=parts, cached_tokens=commit.cached_tokens or 0)
+
+    def _push(self, token: int, logprobs: TokenLogprobs | None) -> str:
+        request = self.request
+        piece = self._detokenizer.push(token)
+        count = self.stats.completion_tokens + 1
+        self.stats = replace(self.stats, completion_tokens=count)
+        if logprobs is not None and token not in request.eos_ids:
+            self._held.append(TokenText(token, self._token_bytes(token), logprobs))
+        self.finish = ending(
+            token,
+            generated=count,
+            max_tokens=request.max_tokens,
+            eos_ids=request.eos_ids,
+            stopped=piece.stopped,
+        )
+        text = piece.text
+        if self.finish and not piece.stopped:
+            piece = self._detokenizer.finish()
+            text += piece.text
+            if piece.stopped:
+                self.finish = FinishReason.STOP
+        self._cut = piece.stopped and token not in request.eos_ids and count < request.max_tokens
+        self._offset = piece.offset
+        return text
+
+    def _release(self) -> tuple[TokenText, ...]:
+        """The ids whose text is fully sent; at the end, those of which any text was kept."""
+        ready = []
+        while self._held and self._released < self._offset:
+            ready.append(self._held.popleft())
+            self._released += 1
+        return tuple(ready)
+
+    def _mark_tried(self) -> str:
+        core = self.assignment.core if self.assignment is not None else ""
+        self.tried.add(core)
+        return core

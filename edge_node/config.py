@@ -1,0 +1,57 @@
+"""The settings of an edge process: one section a part, each a frozen dataclass beside its code."""
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+from firstlight.edge_node.http.limits import HttpLimits
+from firstlight.shared.config import Settings
+from firstlight.shared.tls import TlsConfig
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerConfig:
+    """Whose tokenizer and chat template the edge uses; cores must have the same tokenizer."""
+
+    path: Path | None = None
+    """A GGUF file or a model folder; null takes the packaged SmolLM2."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeysConfig:
+    """Files with keys; what is null is not asked for, or made beside the certificates."""
+
+    tenants_file: Path | None = None
+    """`tenant: sha256-of-key` lines; null lets everyone in, on a loopback listener only."""
+    salt_file: Path | None = None
+    """The secret that separates tenants in the prefix cache; the same for all edges."""
+
+
+class EdgeSettings(Settings):
+    """Everything an edge can be told."""
+
+    node: str = "edge"
+    region: str = "local"
+    listen: str = "127.0.0.1:8443"
+    """host:port, the same number for UDP (HTTP/3) and TCP (HTTP/2, 1.1)."""
+    advertise: str | None = None
+    """host:port that clients are told; null: as listened."""
+    load_balancers: tuple[str, ...] = ()
+    """host:port of the control address of each replica."""
+    tls: TlsConfig = TlsConfig()
+    keys: KeysConfig = KeysConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    http: HttpLimits = HttpLimits()
+    drain_s: float = 10.0
+    """How long running answers may take after SIGTERM."""
+    metrics: bool | None = None
+    """Whether `/metrics` is served to clients; null: only on a loopback listener."""
+    log_level: str = "warning"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

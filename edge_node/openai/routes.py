@@ -1,0 +1,376 @@
+"""The OpenAI API as an ASGI app: paths, and from a body to what the mesh is asked.
+
+    bytes ─► schema ─► Ask (tokenized, checked against the model) ─► Reply ─► sse | one body
+
+Bodies are read and checked here, not by FastAPI, so that every error has OpenAI's shape.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, Response
+
+from firstlight.edge_node.answer import AnswerSource, Ask
+from firstlight.edge_node.middleware import MARKS, Access, AccessCounts, EdgeMiddleware, Marks
+from firstlight.edge_node.openai.errors import http_error
+from firstlight.edge_node.openai.objects import Chat, Completions, Dialect, Origin
+from firstlight.edge_node.openai.reply import Call, Pace, Reply, error_response
+from firstlight.edge_node.openai.schema import (
+    COMPLETION_TOKENS,
+    PRIORITIES,
+    ChatBody,
+    CompletionBody,
+    chat_messages,
+    parse_chat,
+    parse_completion,
+    sampling_of,
+)
+from firstlight.edge_node.tenants import Tenants
+from firstlight.shared.clock import unix_s
+from firstlight.shared.errors import (
+    Cancelled,
+    CapacityError,
+    FirstlightError,
+    NotFoundError,
+    RequestError,
+    TooLargeError,
+)
+from firstlight.shared.types import Priority, check_ids
+
+_SEED_BITS = 53
+"""Of a seed that we draw: what JavaScript can send back unharmed."""
+_INLINE_BYTES_MAX = 16 << 10
+"""Bodies above this are tokenized beside the event loop."""
+AUTO = "auto"
+"""The name that leaves the choice of a model to us."""
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class TextTokenizer(Protocol):
+    """What the API needs of a tokenizer."""
+
+    @property
+    def vocab(self) -> int:
+        """Number of ids."""
+        ...
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Ids of a text; `special` reads control tokens in it as such."""
+        ...
+
+    def decode(self, ids: Sequence[int], /) -> str:
+        """Text of ids."""
+        ...
+
+    def token_bytes(self, token: int, /) -> bytes:
+        """Exact bytes of an id; none for a control token."""
+        ...
+
+
+T = TypeVar("T")
+EncodeChat = Callable[[Sequence[dict[str, object]]], Sequence[int]]
+"""Messages, each with `role` and `content`, to prompt ids. Control tokens in content stay text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """A model that clients may name."""
+
+    id: str
+    context_max: int
+    """Tokens of prompt and answer together."""
+    created: int = 0
+    """Unix seconds."""
+    owned_by: str = "firstlight"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiLimits:
+    """Bounds of one request."""
+
+    body_bytes_max: int = 2 << 20
+    choices_max: int = 32
+    """Prompts × n."""
+    budget_s: float = 600.0
+    pace: Pace = field(default_factory=Pace)
+
+
+class Api:
+    """The handlers, with what they need."""
+
+    def __init__(
+        self,
+        source: AnswerSource,
+        tokenizer: TextTokenizer,
+        encode_chat: EncodeChat,
+        models: Callable[[], Sequence[ModelEntry]],
+        tenants: Tenants,
+        limits: ApiLimits,
+        entropy: random.Random,
+    ) -> None:
+        self._source, self._tokenizer, self._encode_chat = source, tokenizer, encode_chat
+        self._models, self._tenants, self._limits = models, tenants, limits
+        self._entropy = entropy
+
+    async def chat(self, request: Request) -> Response:
+        """`POST /v1/chat/completions`."""
+        tenant = self._tenant(request)
+        raw = await _read(request, self._limits.body_bytes_max)
+        body = parse_chat(raw)
+        model = self._model(body.model, "model")
+        messages = chat_messages(body)
+        prompt = await _beside(len(raw), lambda: self._encode_chat(messages))
+        wanted = body.max_completion_tokens or body.max_tokens
+        dialect = Chat(self._tokenizer.token_bytes, bool(body.logprobs))
+        prompts = [(tuple(prompt), "messages")]
+        return self._reply(request, tenant, body, model, prompts, wanted, dialect)
+
+    async def completions(self, request: Request) -> Response:
+        """`POST /v1/completions`: one answer a prompt, `n` choices each."""
+        tenant = self._tenant(request)
+        raw = await _read(request, self._limits.body_bytes_max)
+        body = parse_completion(raw)
+        model = self._model(body.model, "model")
+        given = body.prompts
+        count = len(given) * (body.n or 1)
+        if count > self._limits.choices_max:
+            raise RequestError(
+                f"{len(given)} prompts × n {body.n or 1} = {count} choices, "
+                f"at most {self._limits.choices_max} expected",
+                param="n",
+            )
+        prompts = await _beside(len(raw), lambda: [self._ids(prompt) for prompt in given])
+        named = [
+            (ids, "prompt" if len(given) == 1 else f"prompt.{i}") for i, ids in enumerate(prompts)
+        ]
+        wanted = body.max_tokens or COMPLETION_TOKENS
+        echoes = self._echoes(given, body.n or 1) if body.echo else ()
+        dialect = Completions(self._tokenizer.token_bytes, body.logprobs is not None, echoes)
+        return self._reply(request, tenant, body, model, named, wanted, dialect)
+
+    async def list_models(self, request: Request) -> Response:
+        """`GET /v1/models`."""
+        self._tenant(request)
+        data = [_model_object(model) for model in self._models()]
+        return JSONResponse({"object": "list", "data": data})
+
+    async def get_model(self, request: Request) -> Response:
+        """`GET /v1/models/{id}`."""
+        self._tenant(request)
+        return JSONResponse(_model_object(self._model(request.path_params["model"], "model")))
+
+    def _tenant(self, request: Request) -> str:
+        return self._tenants.of(request.headers.get("authorization"))
+
+    def _model(self, name: str, param: str) -> ModelEntry:
+        served = self._models()
+        if not served:
+            raise CapacityError("no core is linked yet", code="overloaded", retry_after_s=1.0)
+        for model in served:
+            if name in (model.id, AUTO):
+                return model
+        raise NotFoundError(
+            f"the model {name[:80]!r} is not served here", param=param, code="model_not_found"
+        )
+
+    def _ids(self, prompt: str | list[int]) -> tuple[int, ...]:
+        if isinstance(prompt, str):
+            return tuple(self._tokenizer.encode(prompt, special=True))
+        return tuple(prompt)
+
+    def _echoes(self, prompts: Sequence[str | list[int]], n: int) -> list[str]:
+        texts = [p if isinstance(p, str) else self._tokenizer.decode(p) for p in prompts]
+        return [text for text in texts for _ in range(n)]
+
+    def _reply(
+        self,
+        request: Request,
+        tenant: str,
+        body: ChatBody | CompletionBody,
+        model: ModelEntry,
+        prompts: Sequence[tuple[tuple[int, ...], str]],
+        wanted: int | None,
+        dialect: Dialect,
+    ) -> Reply:
+        """`prompts`: (ids, name of the field that they are from)."""
+        marks: Marks = request.scope[MARKS]
+        options = body.firstlight
+        seed = self._entropy.getrandbits(_SEED_BITS) if body.seed is None else body.seed
+        sampling = sampling_of(body, self._tokenizer.vocab)
+        asks = []
+        for ids, param in prompts:
+            self._check_prompt(ids, param, model)
+            room = model.context_max - len(ids)
+            asks.append(
+                Ask(
+                    tenant=tenant,
+                    model=model.id,
+                    prompt=ids,
+                    sampling=sampling,
+                    seed=seed % (1 << 64),
+                    max_tokens=room if wanted is None else min(wanted, room),
+                    n=body.n or 1,
+                    stop=body.stops,
+                    ignore_eos=bool(options and options.ignore_eos),
+                    hints=not (options and options.hints == "off"),
+                    priority=PRIORITIES[options.priority]
+                    if options and options.priority
+                    else Priority.INTERACTIVE,
+                    budget_s=self._limits.budget_s,
+                    received_s=marks.received_s,
+                )
+            )
+        origin = Origin(
+            id=f"{dialect.id_prefix}{self._entropy.getrandbits(128):032x}",
+            model=model.id,
+            created=int(unix_s()),
+            seed=seed,
+            edge=self._source.edge,
+            edge_region=self._source.region,
+            protocol=marks.protocol,
+        )
+        return Reply(
+            Call(
+                self._source,
+                tuple(asks),
+                dialect,
+                origin,
+                stream=bool(body.stream),
+                include_usage=body.include_usage,
+                pace=self._limits.pace,
+            )
+        )
+
+    def _check_prompt(self, ids: tuple[int, ...], param: str, model: ModelEntry) -> None:
+        if not ids:
+            raise RequestError("an empty prompt: at least one token expected", param=param)
+        if (wrong := check_ids(ids, self._tokenizer.vocab)) is not None:
+            raise RequestError(
+                f"token id {ids[wrong]} at {wrong}: from 0 to {self._tokenizer.vocab - 1} expected",
+                param=param,
+            )
+        if len(ids) >= model.context_max:
+            raise RequestError(
+                f"the prompt has {len(ids)} tokens, but {model.id} has room for "
+                f"{model.context_max}, one of the answer included",
+                param=param,
+                code="context_length_exceeded",
+            )
+
+
+def create_app(
+    source: AnswerSource,
+    tokenizer: TextTokenizer,
+    encode_chat: EncodeChat,
+    models: Callable[[], Sequence[ModelEntry]],
+    tenants: Tenants,
+    *,
+    limits: ApiLimits | None = None,
+    not_ready: Callable[[], str | None] = lambda: None,
+    metrics: Callable[[], bytes] | None = None,
+    counts: AccessCounts | None = None,
+    on_access: Callable[[Access], None] | None = None,
+    entropy: random.Random | None = None,
+) -> FastAPI:
+    """The app for both listeners.
+
+    `not_ready` says why this node should get no requests now, or None. `metrics` gives Prometheus'
+    text; without it there is no `/metrics`. `entropy` draws seeds and ids: the system's by default.
+    """
+    api = Api(
+        source,
+        tokenizer,
+        encode_chat,
+        models,
+        tenants,
+        limits or ApiLimits(),
+        entropy or random.SystemRandom(),
+    )
+    app = FastAPI(title="Firstlight", openapi_url=None, redirect_slashes=False)
+    app.add_api_route("/v1/chat/completions", api.chat, methods=["POST"])
+    app.add_api_route("/v1/completions", api.completions, methods=["POST"])
+    app.add_api_route("/v1/models", api.list_models, methods=["GET"])
+    app.add_api_route("/v1/models/{model:path}", api.get_model, methods=["GET"])
+    _add_operations(app, not_ready, metrics)
+    app.add_exception_handler(FirstlightError, _on_error)
+    app.add_exception_handler(HTTPException, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_error)
+    app.add_middleware(EdgeMiddleware, counts=counts or AccessCounts(), on_access=on_access)
+    return app
+
+
+def _add_operations(
+    app: FastAPI, not_ready: Callable[[], str | None], metrics: Callable[[], bytes] | None
+) -> None:
+    async def livez() -> Response:
+        return JSONResponse({"status": "alive"})
+
+    async def readyz() -> Response:
+        reason = not_ready()
+        status = (
+            {"status": "ready"} if reason is None else {"status": "not ready", "reason": reason}
+        )
+        return JSONResponse(status, 200 if reason is None else 503)
+
+    app.add_api_route("/livez", livez, methods=["GET"])
+    app.add_api_route("/readyz", readyz, methods=["GET"])
+    if metrics is not None:
+        expose = metrics
+
+        async def exposition() -> Response:
+            return Response(expose(), media_type=_METRICS_TYPE)
+
+        app.add_api_route("/metrics", exposition, methods=["GET"])
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    """Every error that a handler or the router raised, in OpenAI's shape."""
+    if isinstance(error, FirstlightError):
+        return error_response(error)
+    if isinstance(error, HTTPException):
+        told = http_error(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+        response = error_response(told)
+        response.headers.update(error.headers or {})
+        return response
+    return error_response(http_error(400, str(error)))
+
+
+async def _read(request: Request, bytes_max: int) -> bytes:
+    """The body. Raises `TooLargeError` as soon as it is, without reading on."""
+    told = request.headers.get("content-length", "")
+    chunks, size = [], int(told) if told.isascii() and told.isdigit() and len(told) < 20 else 0
+    if size <= bytes_max:
+        size = 0
+        try:
+            async for chunk in request.stream():
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > bytes_max:
+                    break
+        except ClientDisconnect:
+            raise Cancelled("the client went away before its request was here") from None
+    if size > bytes_max:
+        raise TooLargeError(f"a body of {size} bytes or more, at most {bytes_max} expected")
+    return b"".join(chunks)
+
+
+async def _beside(size_bytes: int, work: Callable[[], T]) -> T:
+    """Work on a large body must not keep every other stream waiting."""
+    return await asyncio.to_thread(work) if size_bytes > _INLINE_BYTES_MAX else work()
+
+
+def _model_object(model: ModelEntry) -> dict[str, object]:
+    return {
+        "id": model.id,
+        "object": "model",
+        "created": model.created,
+        "owned_by": model.owned_by,
+        "max_model_len": model.context_max,
+    }

@@ -1,0 +1,332 @@
+"""The way of a request through an edge. Start reading here.
+
+    Ask ─► route (which core) ─► open on that core's warm link ─► commits ─► events ─► client
+                                        ▲ hints ◄──────────────────┘
+    core lost or refuses ─► next core, epoch + 1, with the ids committed so far
+
+Everything that is decided is decided elsewhere, without IO: which core by `shared.routing`, what an
+id does to an answer by `choice`, what to draft by `draft`. Here they meet the links and the loop.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from random import Random
+
+from firstlight.edge_node.answer import Ask, ChoiceStats, Event
+from firstlight.edge_node.choice import Choice
+from firstlight.edge_node.draft import Draft
+from firstlight.edge_node.route import CoreRouter
+from firstlight.edge_node.upstream.link import CoreLink
+from firstlight.shared.blocks import tenant_salt
+from firstlight.shared.clock import monotonic_s
+from firstlight.shared.errors import (
+    CapacityError,
+    DeadlineError,
+    ErrorKind,
+    FirstlightError,
+    PeerError,
+    from_kind,
+)
+from firstlight.shared.retry import RetryBudget
+from firstlight.shared.types import Commit, Done, Failed, Request
+
+MOVE_RETRY_S = 0.1
+MOVE_GIVE_UP_S = 10.0
+"""How long a choice without a core waits for one to come back."""
+STATISTICS_WAIT_S = 0.25
+"""How long the end of an answer waits for the core's statistics; the text never waits."""
+
+
+class Pipeline:
+    """Opens answers. One an edge process."""
+
+    def __init__(
+        self,
+        *,
+        edge: str,
+        region: str,
+        router: CoreRouter,
+        tokenizer_hash: str,
+        eos_ids: frozenset[int],
+        token_bytes: Callable[[int], bytes],
+        salt_key: bytes,
+        rng: Random,
+    ) -> None:
+        self.edge = edge
+        self.region = region
+        self.router = router
+        self.token_bytes = token_bytes
+        self.answers: set[MeshAnswer] = set()
+        """Answers on their way; empty when the edge is idle."""
+        self._tokenizer_hash = tokenizer_hash
+        self._eos_ids = eos_ids
+        self._salt_key = salt_key
+        self.rng = rng
+        self.retries = RetryBudget(monotonic_s())
+
+    async def open(self, ask: Ask) -> "MeshAnswer":
+        """Route every choice of `ask`, and send it off. Raises `CapacityError`."""
+        answer = MeshAnswer(self, ask, [self._request(ask, index) for index in range(ask.n)])
+        self.retries.request(monotonic_s())
+        try:
+            answer.start()
+        except BaseException:
+            await answer.close()
+            raise
+        return answer
+
+    def _request(self, ask: Ask, index: int) -> Request:
+        return Request(
+            id=secrets.token_hex(16),
+            model=ask.model,
+            tokenizer_hash=self._tokenizer_hash,
+            salt=tenant_salt(self._salt_key, tenant=ask.tenant),
+            prompt=ask.prompt,
+            sampling=ask.sampling,
+            seed=ask.seed,
+            choice=index,
+            max_tokens=ask.max_tokens,
+            eos_ids=frozenset() if ask.ignore_eos else self._eos_ids,
+            priority=ask.priority,
+            budget_s=ask.budget_s,
+        )
+
+
+class MeshAnswer:
+    """The choices of one ask, and the events that the client has not taken yet.
+
+    What waits here is bounded by the credit of each choice: a core commits at most `CREDIT_TOKENS`
+    beyond what the client took.
+    """
+
+    def __init__(self, pipeline: Pipeline, ask: Ask, requests: list[Request]) -> None:
+        self.prompt_tokens = len(ask.prompt)
+        self.streams = tuple(request.id for request in requests)
+        self._pipeline = pipeline
+        self._flights = [Flight(self, pipeline, ask, request) for request in requests]
+        self._waiting: list[Event] = []
+        self._error: FirstlightError | None = None
+        self._wake = asyncio.Event()
+
+    def start(self) -> None:
+        """Send every choice on its way."""
+        self._pipeline.answers.add(self)
+        for flight in self._flights:
+            flight.depart()
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Events of all choices, in the order in which they came."""
+        open_choices = len(self._flights)
+        while open_choices:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                event = self._waiting.pop(0)
+                yield event
+                self._flights[event.index].taken(event)
+                open_choices -= event.finish is not None
+            if self._error is not None and open_choices:
+                raise self._error
+
+    def stats(self, index: int) -> ChoiceStats:
+        """How choice `index` was served, so far."""
+        return self._flights[index].choice.stats
+
+    async def close(self) -> None:
+        """Cancel what still runs."""
+        self._pipeline.answers.discard(self)
+        for flight in self._flights:
+            flight.land()
+
+    def push(self, event: Event) -> None:
+        """From a flight: something for the client. Merges with what waits of the same choice."""
+        last = self._waiting[-1] if self._waiting else None
+        if last is not None and last.index == event.index and last.finish is None:
+            event = last.merged(event)
+            self._waiting.pop()
+        self._waiting.append(event)
+        self._wake.set()
+
+    def fail(self, error: FirstlightError) -> None:
+        """From a flight: the answer cannot go on."""
+        self._error = self._error or error
+        self._wake.set()
+
+
+class Flight:
+    """One choice on the links: receives what cores say of it, and moves it when a core is lost."""
+
+    def __init__(self, answer: MeshAnswer, pipeline: Pipeline, ask: Ask, request: Request) -> None:
+        self.choice = Choice(
+            request,
+            index=request.choice,
+            stop=ask.stop,
+            token_bytes=pipeline.token_bytes,
+            received_s=ask.received_s,
+        )
+        self._answer = answer
+        self._pipeline = pipeline
+        self._deadline_s = ask.received_s + ask.budget_s
+        self._link: CoreLink | None = None
+        self._draft = Draft(request) if ask.hints else None
+        self._timer: asyncio.TimerHandle | None = None
+        self._landed = False
+
+    def depart(self) -> None:
+        """First assignment. Raises `CapacityError` when no core can take it."""
+        self._open(monotonic_s())
+
+    def land(self) -> None:
+        """End the flight from our side."""
+        if self._landed:
+            return
+        self._landed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._link is not None:
+            self._link.cancel(self.choice.request.id, self.choice.stream.epoch)
+            self._link.forget(self.choice.request.id)
+            self._link = None
+
+    def taken(self, event: Event) -> None:
+        """The client took an event: let the core go on as far as that allows."""
+        credit = self.choice.take(event)
+        if credit is not None and self._link is not None:
+            self._link.credit(self.choice.request.id, credit)
+
+    def committed(self, commit: Commit) -> None:
+        """From the link: ids."""
+        try:
+            event = self.choice.commit(commit, monotonic_s())
+        except PeerError as error:
+            self._leave_core(failed=True)
+            self._after_loss(error)
+            return
+        if event is None:
+            return
+        if commit.cached_tokens is not None:
+            self._pipeline.router.learn(self.choice, commit.cached_tokens, monotonic_s())
+        if event.finish is None:
+            self._answer.push(event)
+            self._hint(event.ids)
+        else:
+            self._finish(event)
+
+    def done(self, done: Done) -> None:
+        """From the link: statistics; the end of the answer waited for them."""
+        if done.epoch == self.choice.stream.epoch:
+            self.choice.done(done)
+            if self.choice.finish is not None:
+                self._conclude()
+
+    def failed(self, failed: Failed) -> None:
+        """From the link: the core gave up on this epoch."""
+        if failed.epoch != self.choice.stream.epoch or self.choice.finish is not None:
+            return
+        now = monotonic_s()
+        error = from_kind(failed.kind, failed.message, retry_after_s=failed.retry_after_s)
+        if failed.kind == ErrorKind.PEER:
+            self._leave_core(failed=True)
+            self._after_loss(error)
+            return
+        if failed.kind == ErrorKind.CAPACITY and self._link is not None:
+            self._pipeline.router.refused(self._link.info.node, now)
+        self._leave_core()
+        decision = self.choice.refused(failed, self._pipeline.retries, now, self._pipeline.rng)
+        if decision.go_on:
+            self._move_after(decision.wait_s, error)
+        else:
+            self._give_up(error)
+
+    def lost(self, core: str, error: FirstlightError) -> None:
+        """From the link: it broke."""
+        self._link = None
+        if self.choice.finish is not None:
+            self._conclude()
+        elif not self._landed:
+            self._after_loss(error)
+
+    def _after_loss(self, error: FirstlightError) -> None:
+        decision = self.choice.lost(monotonic_s(), self._pipeline.rng)
+        if decision.go_on:
+            self._move_after(decision.wait_s, error)
+        else:
+            self._give_up(PeerError(f"{error.message}; {decision.reason}", code=decision.why))
+
+    def _move_after(self, wait_s: float, cause: FirstlightError) -> None:
+        give_up_s = monotonic_s() + MOVE_GIVE_UP_S
+        if wait_s > 0:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(wait_s, self._move, cause, give_up_s)
+        else:
+            self._move(cause, give_up_s)
+
+    def _move(self, cause: FirstlightError, give_up_s: float) -> None:
+        if self._landed:
+            return
+        now = monotonic_s()
+        try:
+            self._open(now)
+        except CapacityError:
+            if now >= give_up_s:
+                self._give_up(cause)
+            else:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(MOVE_RETRY_S, self._move, cause, give_up_s)
+        except FirstlightError as error:
+            self._give_up(error)
+
+    def _open(self, now: float) -> None:
+        request, choice = self.choice.request, self.choice
+        left_s = self._deadline_s - now
+        if left_s <= 0:
+            raise DeadlineError(f"the request's time of {request.budget_s:g} s is over")
+        link, assignment = self._pipeline.router.choose(choice, now)
+        epoch = choice.assign(assignment)
+        self._link = link
+        link.open(request, epoch, choice.stream.ids, self, budget_s=left_s)
+        link.credit(request.id, choice.credit)
+        self._hint(())
+
+    def _hint(self, fresh: tuple[int, ...]) -> None:
+        if self._draft is None:
+            return
+        hint = self._draft.after(fresh, self.choice.stream)
+        if hint is not None and self._link is not None:
+            self._link.hint(hint)
+
+    def _finish(self, event: Event) -> None:
+        """The text goes out at once; the ending waits a moment for the core's statistics."""
+        self._answer.push(event.without_ending())
+        if self._link is None:
+            self._conclude()
+            return
+        if self.choice.core_goes_on:
+            self._link.cancel(self.choice.request.id, self.choice.stream.epoch)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(STATISTICS_WAIT_S, self._conclude)
+
+    def _conclude(self) -> None:
+        if self._landed:
+            return
+        self._landed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._link is not None:
+            self._link.forget(self.choice.request.id)
+            self._link = None
+        assert self.choice.finish is not None
+        self._answer.push(self.choice.ending())
+
+    def _leave_core(self, *, failed: bool = False) -> None:
+        if self._link is not None:
+            if failed:
+                self._pipeline.router.failed(self._link.info.node)
+            self._link.cancel(self.choice.request.id, self.choice.stream.epoch)
+            self._link.forget(self.choice.request.id)
+            self._link = None
+
+    def _give_up(self, error: FirstlightError) -> None:
+        self.land()
+        self._answer.fail(error)

@@ -1,0 +1,112 @@
+"""From what the links say to the core that takes a choice: the shell around `shared.routing`.
+
+It gathers the state of every core with a warm link, asks the rule, and remembers what was sent
+where, so that the next decision sees it at once.
+"""
+
+from dataclasses import replace
+from random import Random
+
+from firstlight.edge_node.choice import Assignment, Choice
+from firstlight.edge_node.openai.routes import ModelEntry
+from firstlight.edge_node.upstream.link import CoreLink
+from firstlight.edge_node.upstream.pool import LinkPool
+from firstlight.shared.clock import monotonic_s
+from firstlight.shared.errors import CapacityError
+from firstlight.shared.routing.choose import SHED, Wanted, choose
+from firstlight.shared.routing.ejection import Ejection
+from firstlight.shared.routing.prefixes import SentPrefixes
+
+RETRY_AFTER_S = 1.0
+
+
+class CoreRouter:
+    """Chooses cores for this edge's choices."""
+
+    def __init__(self, pool: LinkPool, *, region: str, tokenizer_hash: str, rng: Random) -> None:
+        self._pool = pool
+        self._region = region
+        self._tokenizer_hash = tokenizer_hash
+        self._rng = rng
+        self._sent = SentPrefixes()
+        self._ejection = Ejection()
+        pool.on_lost = self._lost
+
+    def models(self) -> list[ModelEntry]:
+        """Models that some linked core serves, with the least context of those that do."""
+        context: dict[str, int] = {}
+        for link in self._links():
+            for model in link.info.models:
+                context[model] = min(link.info.context_max, context.get(model, 1 << 31))
+        return [ModelEntry(id=model, context_max=tokens) for model, tokens in context.items()]
+
+    def choose(self, choice: Choice, now: float) -> tuple[CoreLink, Assignment]:
+        """The link to open `choice` on. Raises `CapacityError` if no core can take it now."""
+        request = choice.request
+        resident = self._sent.resident(choice.block_hashes, now)
+        links = {link.info.node: link for link in self._links()}
+        states = [
+            replace(
+                link.state(now, prefix_tokens=resident.get(core, 0)),
+                ejected=self._ejection.ejected(core, now),
+                penalty_ms=self._ejection.penalty_ms(core, now),
+            )
+            for core, link in links.items()
+        ]
+        earlier = choice.assignment
+        wanted = Wanted(
+            home=self._region,
+            prompt_tokens=len(request.prompt) + len(choice.stream.ids),
+            model=request.model,
+            numerics_class=earlier.numerics_class if earlier is not None else None,
+            excluded=frozenset(choice.tried),
+        )
+        route = choose(states, wanted, self._rng)
+        if not route.candidates or route.reason.startswith(SHED):
+            raise CapacityError(route.reason, code="overloaded", retry_after_s=RETRY_AFTER_S)
+        core = route.candidates[0].core
+        link = links[core]
+        self._sent.sent(core, choice.block_hashes, now)
+        assignment = Assignment(
+            core=core,
+            region=link.info.region,
+            numerics_class=link.info.numerics_class,
+            network_ms=link.rtt.ms,
+            prefix_tokens=resident.get(core, 0),
+        )
+        return link, assignment
+
+    def learn(self, choice: Choice, cached_tokens: int, now: float) -> None:
+        """The first commit said how many prompt tokens the core had cached."""
+        assignment = choice.assignment
+        if assignment is not None:
+            self._ejection.success(assignment.core)
+            self._sent.computed(
+                assignment.core,
+                choice.block_hashes,
+                expected_tokens=assignment.prefix_tokens,
+                cached_tokens=cached_tokens,
+                now=now,
+            )
+
+    def refused(self, core: str, now: float) -> None:
+        """The core had no room for a choice."""
+        self._ejection.refused(core, now)
+
+    def failed(self, core: str) -> None:
+        """The core failed a choice by its own fault."""
+        self._ejection.failure(core, cores=len(self._links()), now=monotonic_s())
+
+    def _lost(self, core: str) -> None:
+        """The link broke: one failure, however many choices were on it; the cache may be gone."""
+        self._sent.forget(core)
+        self.failed(core)
+
+    def round_trips(self) -> tuple[tuple[str, float], ...]:
+        """Measured round trip to each linked core, ms."""
+        return tuple((link.info.node, link.rtt.ms) for link in self._links() if link.rtt.measured)
+
+    def _links(self) -> list[CoreLink]:
+        return [
+            link for link in self._pool.links if link.info.tokenizer_hash == self._tokenizer_hash
+        ]

@@ -1,0 +1,248 @@
+"""The edge's end of one link: a stream to one core that carries every request of the pair.
+
+The shell around `shared.stream`: it packs what the requests of one loop turn have to say into one
+frame, and hands what the core says to the receiver of each request. It decides nothing but whether
+the link is alive. A link is used once; `upstream.pool` makes the next one.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import grpc
+
+from firstlight.edge_node.view import MeshMemory
+from firstlight.shared.clock import monotonic_s
+from firstlight.shared.errors import FirstlightError, PeerError
+from firstlight.shared.estimate import RttEstimate
+from firstlight.shared.liveness import Liveness
+from firstlight.shared.proto import core_pb2, core_pb2_grpc
+from firstlight.shared.proto.convert import (
+    from_commits,
+    from_done,
+    from_failed,
+    from_load,
+    from_node,
+    to_hint,
+    to_open,
+)
+from firstlight.shared.routing.cost import CoreState
+from firstlight.shared.types import Commit, Done, Failed, Hint, Load, NodeInfo, Request
+
+if TYPE_CHECKING:
+    Call = grpc.aio.StreamStreamCall[core_pb2.EdgeFrame, core_pb2.CoreFrame]
+
+PING_INTERVAL_S = 0.25
+CONNECT_TIMEOUT_S = 5.0
+RTT_PRIOR_MS = 50.0
+UNCOUNTED_MAX = 256
+HINTS_WAITING_MAX = 256
+"""Hints of one frame not yet written; more are dropped, which is never an error."""
+
+
+class Receiver(Protocol):
+    """Who a request's entries go to. Called on the loop, in the order of the frames."""
+
+    def committed(self, commit: Commit) -> None:
+        """Ids, in order within an epoch."""
+
+    def failed(self, failed: Failed) -> None:
+        """The core gave this epoch up."""
+
+    def done(self, done: Done) -> None:
+        """Statistics, if they arrive."""
+
+    def lost(self, core: str, error: FirstlightError) -> None:
+        """The link is gone, and with it all that ran on it."""
+
+
+class CoreLink:
+    """One life of the stream to one core."""
+
+    def __init__(self, info: NodeInfo, channel: grpc.aio.Channel, memory: MeshMemory) -> None:
+        self.info = info
+        """What the load balancer said of the core, then what the core said itself."""
+        self.load = Load()
+        self.load_at_s = monotonic_s()
+        self.rtt = RttEstimate(RTT_PRIOR_MS)
+        self.up = False
+        self.welcomed = False
+        """Whether this life of the link ever came up."""
+        self._channel = channel
+        self._memory = memory
+        self._receivers: dict[str, Receiver] = {}
+        self._opens_sent = 0
+        self._prompt_tokens: deque[int] = deque(maxlen=UNCOUNTED_MAX)
+        self._ended_since_load = 0
+        self._out = core_pb2.EdgeFrame()
+        self._out_ready = asyncio.Event()
+        self._pings: dict[int, float] = {}
+        self._ping_id = 0
+        self._liveness = Liveness(monotonic_s())
+        self._failure: asyncio.Future[FirstlightError] = asyncio.get_running_loop().create_future()
+
+    def state(self, now: float, *, prefix_tokens: int) -> CoreState:
+        """The core as a decision sees it; `prefix_tokens` of the prompt should be cached there."""
+        uncounted = max(0, self._opens_sent - self.load.opens_counted)
+        recent = list(self._prompt_tokens)[len(self._prompt_tokens) - uncounted :]
+        return CoreState(
+            core=self.info.node,
+            region=self.info.region,
+            load=self.load,
+            rtt_ms=self.rtt.ms,
+            age_s=now - self.load_at_s,
+            unseen_opens=uncounted - self._ended_since_load,
+            unseen_prompt_tokens=sum(recent),
+            prefix_tokens=prefix_tokens,
+            numerics_class=self.info.numerics_class,
+            models=self.info.models,
+            context_max=self.info.context_max,
+        )
+
+    def open(
+        self,
+        request: Request,
+        epoch: int,
+        committed: Sequence[int],
+        receiver: Receiver,
+        *,
+        budget_s: float,
+    ) -> None:
+        """Assign `request`, with `budget_s` left, as `epoch`; the answers go to `receiver`."""
+        self._receivers[request.id] = receiver
+        self._opens_sent += 1
+        self._prompt_tokens.append(len(request.prompt) + len(committed))
+        self._out.opens.append(to_open(replace(request, budget_s=budget_s), epoch, committed))
+        self._out_ready.set()
+
+    def hint(self, hint: Hint) -> None:
+        """Offer ids. Dropped if the link is behind."""
+        if len(self._out.hints) < HINTS_WAITING_MAX:
+            self._out.hints.append(to_hint(hint))
+            self._out_ready.set()
+
+    def credit(self, request: str, position: int) -> None:
+        """Let the core commit up to an absolute position."""
+        self._out.credits.add(request=request, position=position)
+        self._out_ready.set()
+
+    def cancel(self, request: str, epoch: int) -> None:
+        """Stop at once and free the blocks. The statistics still come."""
+        if request in self._receivers:
+            self._ended_since_load += 1
+            self._out.cancels.add(request=request, epoch=epoch)
+            self._out_ready.set()
+
+    def forget(self, request: str) -> None:
+        """Nobody wants to hear of the request any more."""
+        self._receivers.pop(request, None)
+
+    def check(self, now: float) -> None:
+        """Fail the link if a timer of `shared.liveness` has run out."""
+        if self.up and (verdict := self._liveness.check(now)):
+            self.fail(PeerError(f"core {self.info.node}: {verdict.reason}"))
+
+    def fail(self, error: FirstlightError) -> None:
+        """End this life of the link."""
+        if not self._failure.done():
+            self._failure.set_result(error)
+
+    async def run(self) -> FirstlightError:
+        """Serve until the link breaks; tells every receiver, and returns why."""
+        call = core_pb2_grpc.CoreStub(self._channel).Link(wait_for_ready=False)
+        tasks = [
+            asyncio.create_task(self._read(call)),
+            asyncio.create_task(self._write(call)),
+            asyncio.create_task(self._ping()),
+        ]
+        try:
+            ended: list[asyncio.Future[Any]] = [self._failure, *tasks]
+            await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done() and not self._failure.done():
+                    self.fail(self._cause(task.exception()))
+            return self._failure.result()
+        finally:
+            self.up = False
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            call.cancel()
+            self._tell_lost()
+
+    def _cause(self, exception: BaseException | None) -> FirstlightError:
+        if isinstance(exception, FirstlightError):
+            return exception
+        if isinstance(exception, grpc.aio.AioRpcError):
+            detail = exception.details() or exception.code().name
+            return PeerError(f"core {self.info.node} broke off: {detail}")
+        if isinstance(exception, TimeoutError):
+            return PeerError(f"core {self.info.node}: no welcome within {CONNECT_TIMEOUT_S:g} s")
+        if exception is not None:
+            raise exception
+        return PeerError(f"core {self.info.node} closed the link")
+
+    def _tell_lost(self) -> None:
+        error = (
+            self._failure.result()
+            if self._failure.done()
+            else PeerError(f"link to core {self.info.node} was closed")
+        )
+        receivers, self._receivers = self._receivers, {}
+        for receiver in receivers.values():
+            receiver.lost(self.info.node, error)
+
+    async def _write(self, call: "Call") -> None:
+        while True:
+            await self._out_ready.wait()
+            self._out_ready.clear()
+            frame, self._out = self._out, core_pb2.EdgeFrame()
+            await call.write(frame)
+
+    async def _ping(self) -> None:
+        while True:
+            self._ping_id += 1
+            self._pings[self._ping_id] = monotonic_s()
+            self._pings.pop(self._ping_id - 64, None)
+            self._out.ping.id = self._ping_id
+            self._out_ready.set()
+            await asyncio.sleep(PING_INTERVAL_S)
+
+    async def _read(self, call: "Call") -> None:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S) as connecting:
+            frame = await call.read()
+            connecting.reschedule(None)
+            while isinstance(frame, core_pb2.CoreFrame):
+                self._take(frame, monotonic_s())
+                frame = await call.read()
+        raise PeerError(f"core {self.info.node} closed the link")
+
+    def _take(self, frame: core_pb2.CoreFrame, now: float) -> None:
+        if frame.HasField("welcome"):
+            self._welcome(from_node(frame.welcome.info), now)
+        if frame.HasField("pong") and (sent := self._pings.pop(frame.pong, None)) is not None:
+            self.rtt.observe((now - sent) * 1e3, now)
+        load = from_load(frame.load) if frame.HasField("load") else None
+        self._liveness.frame(load, now)
+        if load is not None:
+            self.load, self.load_at_s = load, now
+            self._memory.heard(self.info.node, load, now)
+            self._ended_since_load = 0
+        for commits in frame.commits:
+            if receiver := self._receivers.get(commits.request):
+                receiver.committed(from_commits(commits))
+        for done in frame.done:
+            if receiver := self._receivers.get(done.request):
+                receiver.done(from_done(done))
+        for failed in frame.failed:
+            if receiver := self._receivers.get(failed.request):
+                receiver.failed(from_failed(failed))
+
+    def _welcome(self, info: NodeInfo, now: float) -> None:
+        if info.node != self.info.node:
+            raise PeerError(f"{self.info.address} is core {info.node}, expected {self.info.node}")
+        self.info = info
+        self.up = self.welcomed = True
+        self._memory.welcomed(info, now)

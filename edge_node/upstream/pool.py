@@ -1,0 +1,96 @@
+"""Warm links to every core of the mesh: made before a request needs them, remade when lost."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from random import Random
+
+import grpc
+
+from firstlight.edge_node.upstream.link import CoreLink
+from firstlight.edge_node.view import MeshMemory
+from firstlight.shared.clock import monotonic_s
+from firstlight.shared.types import NodeInfo
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.1
+RECONNECT_MIN_S, RECONNECT_MAX_S = 0.05, 2.0
+
+
+class LinkPool:
+    """One `CoreLink` a core, for as long as the mesh view names the core."""
+
+    def __init__(
+        self,
+        memory: MeshMemory,
+        connect: Callable[[str], grpc.aio.Channel],
+        rng: Random,
+        *,
+        on_lost: Callable[[str], None] = lambda core: None,
+    ) -> None:
+        """`connect` opens a channel to an address; `on_lost` hears of each link that was up."""
+        self._memory = memory
+        self.on_lost = on_lost
+        self._connect = connect
+        self._rng = rng
+        self._links: dict[str, CoreLink] = {}
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._infos: dict[str, NodeInfo] = {}
+
+    @property
+    def links(self) -> list[CoreLink]:
+        """Links that are up, in order of the cores' names."""
+        return [link for _, link in sorted(self._links.items()) if link.up]
+
+    def link(self, core: str) -> CoreLink | None:
+        """The link to a core, if it is up."""
+        link = self._links.get(core)
+        return link if link is not None and link.up else None
+
+    async def run(self) -> None:
+        """Follow the view and the links' timers until cancelled."""
+        try:
+            while True:
+                self._follow_view()
+                for link in list(self._links.values()):
+                    link.check(monotonic_s())
+                await asyncio.sleep(TICK_S)
+        finally:
+            keepers = list(self._keepers.values())
+            for keeper in keepers:
+                keeper.cancel()
+            await asyncio.gather(*keepers, return_exceptions=True)
+
+    def _follow_view(self) -> None:
+        infos = {seen.info.node: seen.info for seen in self._memory.cores(monotonic_s())}
+        for core in [core for core in self._keepers if core not in infos]:
+            if core not in self._links:
+                self._keepers.pop(core).cancel()
+                self._infos.pop(core, None)
+        for core, info in infos.items():
+            self._infos[core] = info
+            if core not in self._keepers:
+                self._keepers[core] = asyncio.create_task(self._keep(core))
+
+    async def _keep(self, core: str) -> None:
+        wait_s = RECONNECT_MIN_S
+        while True:
+            info = self._infos[core]
+            channel = self._connect(info.address)
+            link = self._links[core] = CoreLink(info, channel, self._memory)
+            try:
+                reason = await link.run()
+            finally:
+                del self._links[core]
+                with contextlib.suppress(grpc.RpcError):
+                    await channel.close()
+            if link.welcomed:
+                wait_s = RECONNECT_MIN_S
+                self.on_lost(core)
+                log.warning("link to %s lost: %s", core, reason.message)
+            else:
+                log.debug("no link to %s: %s", core, reason.message)
+            await asyncio.sleep(wait_s * self._rng.uniform(0.5, 1.0))
+            wait_s = min(RECONNECT_MAX_S, wait_s * 2)

@@ -1,0 +1,131 @@
+"""What a load balancer answers over HTTP: the edges, the mesh, and where a request would go."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from random import Random
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from firstlight.global_lb.membership import LEASE_S, Lease, Membership
+from firstlight.global_lb.state import edge_directory, route_of
+from firstlight.shared import telemetry
+from firstlight.shared.errors import FirstlightError, NotFoundError
+from firstlight.shared.types import Role
+
+NAME_CHARS_MAX = 200
+PROMPT_TOKENS_MAX = 1 << 24
+NO_STORE = {"cache-control": "no-store"}
+
+Name = Annotated[str, Query(max_length=NAME_CHARS_MAX)]
+
+
+def create_app(
+    node: str,
+    membership: Membership,
+    *,
+    ready: Callable[[], bool],
+    now: Callable[[], float],
+    rng: Random,
+) -> FastAPI:
+    """The ASGI app; errors have OpenAI's shape."""
+    app = FastAPI(title="Firstlight load balancer", docs_url=None, redoc_url=None, openapi_url=None)
+    _add_errors(app)
+
+    @app.get("/v1/edges")
+    async def edges(region: Annotated[str | None, Query(max_length=NAME_CHARS_MAX)] = None) -> Any:
+        entries = edge_directory(membership, region=region, now=now())
+        data = [
+            {**asdict(entry), "url": f"https://{entry.address}", "alpn": ["h3", "h2", "http/1.1"]}
+            for entry in entries
+        ]
+        body = {"object": "list", "lb": node, "lease_s": LEASE_S, "data": data}
+        return JSONResponse(body, headers=NO_STORE)
+
+    @app.get("/v1/mesh")
+    async def mesh() -> Any:
+        at = now()
+        data = [_lease(lease, at) for lease in membership.live(at)]
+        return JSONResponse({"object": "list", "lb": node, "data": data}, headers=NO_STORE)
+
+    @app.get("/v1/route")
+    async def route(
+        edge: Name,
+        prompt_tokens: Annotated[int, Query(ge=1, le=PROMPT_TOKENS_MAX)] = 100,
+        model: Name = "",
+    ) -> Any:
+        at = now()
+        leases = membership.live(at)
+        asked = next((item.report for item in leases if item.report.info.node == edge), None)
+        if asked is None or asked.info.role is not Role.EDGE:
+            raise NotFoundError(f"no edge {edge!r} lives", param="edge", code="edge_not_found")
+        chosen = route_of(asked, leases, prompt_tokens=prompt_tokens, model=model, now=at, rng=rng)
+        return JSONResponse({"lb": node, "edge": edge, **asdict(chosen)}, headers=NO_STORE)
+
+    @app.get("/livez")
+    async def livez() -> Any:
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/readyz")
+    async def readyz() -> Any:
+        well = ready()
+        return JSONResponse({"status": "ok" if well else "not ready"}, 200 if well else 503)
+
+    @app.get("/metrics")
+    async def metrics() -> Any:
+        return Response(telemetry.render(), media_type=telemetry.CONTENT_TYPE)
+
+    return app
+
+
+def error_body(
+    message: str, kind: str, *, param: str | None = None, code: str | None = None
+) -> dict[str, Any]:
+    """An error as OpenAI's clients read it."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(FirstlightError)
+    async def ours(request: Request, error: FirstlightError) -> JSONResponse:
+        body = error_body(error.message, error.openai_type, param=error.param, code=error.code)
+        return JSONResponse(body, error.http_status)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        param = str(first["loc"][-1])
+        message = f"{param}: {first['msg']}"
+        if first["type"] != "missing":
+            message += f", got {str(first['input'])[:80]!r}"
+        return JSONResponse(error_body(message, "invalid_request_error", param=param), 400)
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        message = f"{request.method} {request.url.path[:200]}: {error.detail}"
+        kind = "invalid_request_error" if error.status_code < 500 else "server_error"
+        body = error_body(message, kind, code=_http_code(error.status_code))
+        return JSONResponse(body, error.status_code, headers=error.headers)
+
+    @app.exception_handler(Exception)
+    async def bug(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse(error_body("internal error", "server_error"), 500)
+
+
+def _http_code(status: int) -> str | None:
+    return {404: "not_found", 405: "method_not_allowed"}.get(status)
+
+
+def _lease(lease: Lease, now: float) -> dict[str, Any]:
+    report = lease.report
+    return {
+        **asdict(report.info),
+        "seq": report.seq,
+        "age_s": round(max(0.0, now - lease.heard_at), 3),
+        "expires_in_s": round(LEASE_S - (now - lease.heard_at), 3),
+        "load": asdict(report.load),
+        "rtt_ms": dict(report.rtt_ms),
+    }

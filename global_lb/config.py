@@ -1,0 +1,35 @@
+"""Settings of a load balancer."""
+
+from dataclasses import dataclass
+
+from firstlight.shared.config import Settings
+from firstlight.shared.tls import TlsConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LbHttp:
+    """Where clients and people ask."""
+
+    listen: str = "127.0.0.1:8480"
+    """host:port; port 0 picks a free one."""
+    hosts: tuple[str, ...] = ("localhost", "127.0.0.1")
+    """Names and addresses that the development certificate is made for."""
+
+
+@dataclass(frozen=True, slots=True)
+class LbControl:
+    """Where nodes join."""
+
+    listen: str = "127.0.0.1:8481"
+    """host:port; port 0 picks a free one."""
+
+
+class LbSettings(Settings):
+    """One load balancer process."""
+
+    node: str = "lb-1"
+    region: str = "local"
+    http: LbHttp = LbHttp()
+    control: LbControl = LbControl()
+    tls: TlsConfig = TlsConfig()
+    log_level: str = "info"

@@ -1,0 +1,165 @@
+"""Kill the serving core in the middle of a stream, many times, and compare what the client got.
+
+    python -m firstlight.infra.bench.failover [--streams 50] [--together 20] [--seed 1]
+
+Each stream is asked once undisturbed, then again with its core killed (SIGKILL) after a random
+number of tokens; ids and text must be the same. Then `--together` streams run at once and one core
+is killed under all of them: every one must end with the text that it has alone. The gap is the
+longest pause between two pieces of text at the client, the kill in it.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+from dataclasses import dataclass
+
+from firstlight.infra.bench.machine import heading, percentile
+from firstlight.infra.chat import Question, ask
+from firstlight.infra.mesh import Mesh, start_mesh
+from firstlight.infra.reply import Reply
+from firstlight.shared.clock import monotonic_s
+from firstlight.shared.config import state_dir
+
+TOKENS = 40
+THEMES = ("a lighthouse", "a lost map", "the sea", "an old train", "two rivers", "a small town")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One stream with its core killed."""
+
+    same: bool
+    moved: int
+    gap_ms: float
+    killed_at: int
+
+
+class Watch:
+    """Sees a stream arrive: kills its core after `kill_after` ids, and keeps the longest pause."""
+
+    def __init__(self, mesh: Mesh, kill_after: int) -> None:
+        self.killed: str | None = None
+        self.killed_at = 0
+        self.gap_s = 0.0
+        self._mesh = mesh
+        self._kill_after = kill_after
+        self._last_s: float | None = None
+
+    def on_text(self, text: str, reply: Reply) -> None:
+        """A piece of the stream is here."""
+        del text
+        now = monotonic_s()
+        if self._last_s is not None:
+            self.gap_s = max(self.gap_s, now - self._last_s)
+        self._last_s = now
+        if self.killed is None and len(reply.token_ids) >= self._kill_after:
+            self.killed, self.killed_at = str(reply.details["core"]), len(reply.token_ids)
+            self._mesh.kill(self.killed)
+
+
+def question(rng: random.Random) -> Question:
+    """A seeded question with a fixed number of tokens to answer."""
+    return Question(
+        f"Tell me a story about {rng.choice(THEMES)}, number {rng.randrange(1000)}.",
+        seed=rng.randrange(1 << 31),
+        temperature=rng.choice((0.0, 0.7, 1.0)),
+        max_tokens=TOKENS,
+        ignore_eos=True,
+    )
+
+
+async def restart(mesh: Mesh, core: str) -> None:
+    """Bring a killed core back, and wait until the edges have it again."""
+    mesh.start_node(core)
+    await asyncio.to_thread(mesh.wait_ready, [core])
+    await asyncio.to_thread(mesh.wait_linked)
+
+
+async def kill_one(mesh: Mesh, rng: random.Random) -> Outcome:
+    """One stream, undisturbed and with its core killed."""
+    asked, edge = question(rng), rng.choice(mesh.plan.edges)
+    alone = await ask(edge.url, asked, ca_file=mesh.ca_file)
+    watch = Watch(mesh, kill_after=rng.randint(1, TOKENS - 2))
+    again = await ask(edge.url, asked, ca_file=mesh.ca_file, on_text=watch.on_text)
+    if watch.killed is not None:
+        await restart(mesh, watch.killed)
+    one, other = alone.reply, again.reply
+    return Outcome(
+        same=(one.text, one.token_ids) == (other.text, other.token_ids),
+        moved=int(again.summary()["moved"]),
+        gap_ms=watch.gap_s * 1e3,
+        killed_at=watch.killed_at,
+    )
+
+
+async def kill_under_many(mesh: Mesh, rng: random.Random, streams: int) -> dict[str, int]:
+    """Many streams on one core, which is killed under them. Counts of what became of them."""
+    asked = [question(rng) for _ in range(streams)]
+    edge = mesh.plan.edges[0]
+    alone = [await ask(edge.url, item, ca_file=mesh.ca_file) for item in asked]
+    watch = Watch(mesh, kill_after=TOKENS // 3)
+    first = ask(edge.url, asked[0], ca_file=mesh.ca_file, on_text=watch.on_text)
+    rest = (ask(edge.url, item, ca_file=mesh.ca_file) for item in asked[1:])
+    together = await asyncio.gather(first, *rest, return_exceptions=True)
+    if watch.killed is not None:
+        await restart(mesh, watch.killed)
+    ended = [item for item in together if not isinstance(item, BaseException)]
+    pairs = [
+        (a.reply, b.reply)
+        for a, b in zip(alone, together, strict=True)
+        if not isinstance(b, BaseException)
+    ]
+    for item in together:
+        if isinstance(item, BaseException):
+            print(f"  a stream ended with: {item}")
+    return {
+        "streams": streams,
+        "failed": streams - len(ended),
+        "moved": sum(int(item.summary()["moved"]) > 0 for item in ended),
+        "different": sum((a.text, a.token_ids) != (b.text, b.token_ids) for a, b in pairs),
+    }
+
+
+async def measure(mesh: Mesh, streams: int, together: int, seed: int) -> bool:
+    """Run it all, print the figures; whether every text was the same."""
+    rng = random.Random(seed)
+    outcomes = []
+    for number in range(1, streams + 1):
+        outcomes.append(outcome := await kill_one(mesh, rng))
+        print(
+            f"  {number:3}: killed after {outcome.killed_at:2} ids, moved {outcome.moved}×, "
+            f"gap {outcome.gap_ms:5.0f} ms, {'same' if outcome.same else 'DIFFERENT'}",
+            flush=True,
+        )
+    many = await kill_under_many(mesh, rng, together) if together else {}
+    gaps = [outcome.gap_ms for outcome in outcomes]
+    figures = {
+        "streams": streams,
+        "same": sum(outcome.same for outcome in outcomes),
+        "moved_once": sum(outcome.moved == 1 for outcome in outcomes),
+        "gap_p50_ms": round(percentile(gaps, 50)),
+        "gap_p99_ms": round(percentile(gaps, 99)),
+        "together": many,
+        "seed": seed,
+    }
+    print(json.dumps(figures))
+    whole = many.get("failed", 0) == 0 and many.get("different", 0) == 0
+    return figures["same"] == figures["moved_once"] == streams and whole
+
+
+def main() -> int:
+    """The command; exit code 1 if any text was not the same."""
+    parser = argparse.ArgumentParser(description=__doc__, prog="failover")
+    parser.add_argument("--streams", type=int, default=50)
+    parser.add_argument("--together", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    print(heading(), flush=True)
+    with start_mesh(state_dir(), print) as mesh:
+        good = asyncio.run(measure(mesh, given.streams, given.together, given.seed))
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,48 @@
+"""What a benchmark prints before its figures: the command, the machine, the versions."""
+
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import quantiles
+
+_PACKAGES = ("torch", "numpy", "grpcio", "aioquic", "granian")
+
+
+def heading() -> str:
+    """Two lines: how this was started, and on what."""
+    command = shlex.join(["python", "-m", _module(), *sys.argv[1:]])
+    versions = " ".join(f"{name} {_version(name)}" for name in _PACKAGES)
+    machine = f"{_cpu()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
+    return f"{command}\n{machine}, Python {platform.python_version()}, {versions}"
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """The `percent`-th percentile, interpolated; of one value, that value."""
+    if len(values) < 2:
+        return values[0]
+    return quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def _module() -> str:
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec.name if spec is not None else sys.argv[0]
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,202 @@
+"""The `firstlight` command: every error is one line, every heavy import waits for its command.
+
+Exit codes: 0 done, 1 an error, 2 wrong usage, 130 interrupted. `--debug` before the command shows
+the traceback of an error.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Literal
+
+import typer
+
+import firstlight
+from firstlight.shared.errors import ConfigError, FirstlightError
+
+INTERRUPTED, TERMINATED = 130, 143
+
+app = typer.Typer(
+    name="firstlight",
+    help="A geo-routed inference mesh: edges near users, cores where the GPUs are.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="YAML; FIRSTLIGHT_SECTION__KEY overrides it."),
+]
+PrintConfig = Annotated[
+    bool, typer.Option("--print-config", help="Print the settings in force and exit.")
+]
+WithParent = Annotated[
+    bool, typer.Option("--with-parent", help="End when standard input reaches its end.")
+]
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived; raised so that whatever runs is cleaned up on the way out."""
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"firstlight {firstlight.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    del version, debug  # `run` looks for --debug itself, so that it also covers usage errors
+
+
+@app.command()
+def demo() -> int:
+    """Start a mesh, ask it, kill a core in mid-answer, clean up."""
+    from firstlight.infra.demo import run_demo
+
+    return run_demo()
+
+
+@app.command()
+def up() -> int:
+    """Start a mesh and leave it running until Ctrl-C."""
+    from firstlight.infra.up import run_up
+
+    return run_up()
+
+
+@app.command()
+def edge(
+    config: Config = None, print_config: PrintConfig = False, with_parent: WithParent = False
+) -> int:
+    """Run an edge node: the OpenAI API over HTTP/3, 2 and 1.1."""
+    from firstlight.infra.roles import run_edge
+
+    return run_edge(config, print_config=print_config, with_parent=with_parent)
+
+
+@app.command()
+def core(
+    config: Config = None, print_config: PrintConfig = False, with_parent: WithParent = False
+) -> int:
+    """Run a core node: the target model, behind gRPC."""
+    from firstlight.infra.roles import run_core
+
+    return run_core(config, print_config=print_config, with_parent=with_parent)
+
+
+@app.command()
+def lb(
+    config: Config = None, print_config: PrintConfig = False, with_parent: WithParent = False
+) -> int:
+    """Run a global load balancer: who is where, and how loaded."""
+    from firstlight.infra.roles import run_lb
+
+    return run_lb(config, print_config=print_config, with_parent=with_parent)
+
+
+@app.command()
+def chat(
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="The question; - reads it from stdin.")
+    ],
+    url: Annotated[
+        str | None, typer.Option(help="Edge, like https://127.0.0.1:8443. Default: the local mesh.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Default: the first that is served.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same text.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0 is greedy. Default: the API's.")
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="At most so many tokens.")] = None,
+    hints: Annotated[
+        Literal["on", "off"], typer.Option(help="Whether the edge drafts for the core.")
+    ] = "on",
+    http: Annotated[Literal["1", "2", "3"], typer.Option(help="HTTP version.")] = "3",
+    ca: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="CA that signed the edge.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="API key.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one object and nothing else.")
+    ] = False,
+) -> int:
+    """Ask a question and stream the answer."""
+    from firstlight.infra.chat import Question, run_chat
+
+    asked = sys.stdin.read() if text == "-" else text
+    if not asked.strip():
+        raise ConfigError("the question is empty")
+    question = Question(
+        text=asked,
+        model=model,
+        seed=seed,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        hints=hints == "on",
+    )
+    return run_chat(question, url=url, http=http, ca_file=ca, key=key, as_json=as_json)
+
+
+def main() -> None:
+    """Entry point: run the command line and exit with its code."""
+    signal.signal(signal.SIGTERM, _raise_terminated)
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command that `arguments` name; returns the exit code, raises nothing."""
+    try:
+        code = app(arguments or ["--help"], standalone_mode=False, prog_name="firstlight")
+    except BaseException as e:
+        if "--debug" in arguments and isinstance(e, Exception):
+            traceback.print_exc()
+        return _report(e)
+    return code if isinstance(code, int) else 0
+
+
+def _raise_terminated(number: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def _report(error: BaseException) -> int:
+    """Say what went wrong in one line; returns the exit code."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 1
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+        return INTERRUPTED
+    if isinstance(error, Terminated):
+        return TERMINATED
+    if isinstance(error, BrokenPipeError):  # the reader of our output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    print(f"firstlight: {_one_line(error)}", file=sys.stderr)
+    return 2 if _is_usage(error) else 1
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, FirstlightError):
+        said = "; ".join(error.message.splitlines())
+    elif _is_usage(error):
+        said = f"{error.format_message()} (see --help)"  # type: ignore[attr-defined]
+    elif isinstance(error, OSError):
+        said = str(error)
+    else:
+        said = f"unexpected {type(error).__name__}: {error} (run with --debug for the traceback)"
+    return " ".join(said.split())
+
+
+def _is_usage(error: BaseException) -> bool:
+    """Whether an option or argument was wrong; by shape, since typer may bring its own click."""
+    return hasattr(error, "format_message") and getattr(error, "exit_code", None) == 2

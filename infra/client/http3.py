@@ -1,0 +1,308 @@
+"""An HTTP/3 client on aioquic: one connection, many streams, cancel by STOP_SENDING and
+RESET_STREAM.
+
+httpx has no HTTP/3, and the tests need to break off in every way that QUIC knows.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from aioquic.asyncio.protocol import QuicConnectionProtocol
+from aioquic.h3.connection import H3_ALPN, ErrorCode, H3Connection
+from aioquic.h3.events import DataReceived, H3Event, HeadersReceived
+from aioquic.quic import events as quic_events
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import QuicConnection
+from aioquic.quic.packet import QuicErrorCode
+
+from firstlight.infra.client.response import HeaderMap, Marks, Response, StreamResponse
+from firstlight.shared.clock import monotonic_s
+from firstlight.shared.errors import ConfigError, PeerError
+
+MIB = 1024 * 1024
+UNREAD_BYTES_MAX = 64 * MIB
+"""A caller that does not read loses its stream before it loses its memory."""
+PING_PERIOD_S = 10.0
+"""A silent NAT forgets a silent client; a ping also keeps a stream without events from idling
+out."""
+
+
+@dataclass
+class _Stream:
+    marks: Marks
+    status: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    chunks: deque[bytes] = field(default_factory=deque)
+    unread_bytes: int = 0
+    ended: bool = False
+    broken: str | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Http3Protocol(QuicConnectionProtocol):
+    """The asyncio side of one client connection."""
+
+    def __init__(self, quic: QuicConnection) -> None:
+        super().__init__(quic)
+        self.streams: dict[int, _Stream] = {}
+        self.connected: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self.ended: str | None = None
+        self.reading = True
+        """False makes this a client that stops reading: it takes no datagram and acknowledges
+        nothing."""
+        self._h3: H3Connection | None = None
+
+    @property
+    def quic(self) -> QuicConnection:
+        """The QUIC connection, for tests that break rules on purpose."""
+        return self._quic
+
+    @property
+    def h3(self) -> H3Connection:
+        """The HTTP/3 connection, once there is one."""
+        if self._h3 is None:
+            raise PeerError("the connection has no HTTP/3")
+        return self._h3
+
+    def datagram_received(self, data: bytes | str, addr: Any) -> None:
+        """One datagram from the server."""
+        if self.reading:
+            super().datagram_received(data, addr)
+
+    def error_received(self, exc: Exception) -> None:
+        """Nobody listens at that port."""
+        if not self.connected.done():
+            self.connected.set_exception(PeerError(f"nobody answers: {exc}"))
+
+    def quic_event_received(self, event: quic_events.QuicEvent) -> None:
+        """Act on one QUIC event."""
+        if isinstance(event, quic_events.ProtocolNegotiated):
+            self._h3 = H3Connection(self._quic)
+        elif isinstance(event, quic_events.HandshakeCompleted) and not self.connected.done():
+            self.connected.set_result(monotonic_s())
+        elif isinstance(event, quic_events.ConnectionTerminated):
+            self._end(event.reason_phrase or f"code 0x{event.error_code:x}")
+        elif isinstance(event, quic_events.StreamReset):
+            self._break(event.stream_id, f"the server reset the stream: 0x{event.error_code:x}")
+        if self._h3 is not None:
+            for http_event in self._h3.handle_event(event):
+                self._on_http(http_event)
+
+    def _end(self, reason: str) -> None:
+        self.ended = reason
+        if not self.connected.done():
+            self.connected.set_exception(PeerError(f"the server refused the connection: {reason}"))
+        for stream_id in tuple(self.streams):
+            self._break(stream_id, f"the connection ended: {reason}")
+
+    def _break(self, stream_id: int, reason: str) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is not None and not stream.ended:
+            stream.broken = reason
+            stream.changed.set()
+
+    def _on_http(self, event: H3Event) -> None:
+        if not isinstance(event, HeadersReceived | DataReceived):
+            return
+        stream = self.streams.get(event.stream_id)
+        if stream is None:
+            return
+        if isinstance(event, DataReceived):
+            stream.chunks.append(event.data)
+            stream.unread_bytes += len(event.data)
+            if stream.unread_bytes > UNREAD_BYTES_MAX:
+                self._break(event.stream_id, f"{stream.unread_bytes} bytes were not read")
+        elif stream.status is None:
+            fields = {name.decode(): value.decode("latin-1") for name, value in event.headers}
+            status = int(fields.pop(":status"))
+            if status >= 200:
+                stream.status, stream.headers = status, fields
+                stream.marks.headers_s = monotonic_s()
+        stream.ended = stream.ended or event.stream_ended
+        stream.changed.set()
+
+
+class Http3Client:
+    """One HTTP/3 connection to one server."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        ca_file: Path | None = None,
+        server_name: str | None = None,
+        connect_timeout_s: float = 5.0,
+    ) -> None:
+        self.authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._host = host
+        self._port = port
+        self._connect_timeout_s = connect_timeout_s
+        self._configuration = QuicConfiguration(
+            is_client=True,
+            alpn_protocols=H3_ALPN,
+            server_name=server_name or host,
+            idle_timeout=30.0,
+            max_data=16 * MIB,
+            max_stream_data=4 * MIB,
+        )
+        try:
+            if ca_file is not None:
+                self._configuration.load_verify_locations(str(ca_file))
+                ssl.create_default_context(cafile=str(ca_file))
+        except (OSError, ValueError, ssl.SSLError) as error:
+            raise ConfigError(f"cannot use the CA file {ca_file}: {error}") from error
+        self._protocol: Http3Protocol | None = None
+        self._transport: asyncio.DatagramTransport | None = None
+        self._connected_s: float | None = None
+        self._connecting = asyncio.Lock()
+        self._pinging: asyncio.TimerHandle | None = None
+
+    async def connect(self) -> Http3Protocol:
+        """The connection, made when there is none. Raises `PeerError` within the connect
+        timeout."""
+        async with self._connecting:
+            if self._protocol is not None and self._protocol.ended is None:
+                return self._protocol
+            await self._close_transport()
+            loop = asyncio.get_running_loop()
+            infos = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_DGRAM)
+            address = min(infos, key=lambda info: info[0] != socket.AF_INET)[4]
+            quic = QuicConnection(configuration=self._configuration)
+            # Connected, so that a closed port is an error at once and not a timeout.
+            self._transport, self._protocol = await loop.create_datagram_endpoint(
+                lambda: Http3Protocol(quic), remote_addr=(str(address[0]), self._port)
+            )
+            peer = self._transport.get_extra_info("peername")
+            self._protocol.connect(peer)
+            try:
+                async with asyncio.timeout(self._connect_timeout_s):
+                    self._connected_s = await asyncio.shield(self._protocol.connected)
+            except TimeoutError:
+                await self._close_transport()
+                raise PeerError(
+                    f"{self.authority} did not answer over HTTP/3 in {self._connect_timeout_s} s"
+                ) from None
+            except PeerError as error:
+                await self._close_transport()
+                raise PeerError(f"{self.authority}: {error}") from error
+            self._pinging = loop.call_later(PING_PERIOD_S, self._ping)
+            return self._protocol
+
+    async def request(
+        self, method: str, path: str, headers: HeaderMap | None = None, body: bytes = b""
+    ) -> Response:
+        """A whole request and its whole answer."""
+        async with self.stream(method, path, headers, body) as response:
+            chunks = [chunk async for chunk in response.chunks()]
+        return Response(response.status, response.headers, b"".join(chunks), response.marks)
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, path: str, headers: HeaderMap | None = None, body: bytes = b""
+    ) -> AsyncIterator[StreamResponse]:
+        """A request whose answer is read as it comes; leaving the block early cancels it."""
+        marks = Marks(monotonic_s())
+        protocol = await self.connect()
+        marks.connected_s = self._connected_s
+        stream_id = protocol.quic.get_next_available_stream_id()
+        stream = protocol.streams[stream_id] = _Stream(marks)
+        fields = [
+            (b":method", method.encode()),
+            (b":scheme", b"https"),
+            (b":authority", self.authority.encode()),
+            (b":path", path.encode()),
+            *(
+                (name.lower().encode(), value.encode("latin-1"))
+                for name, value in (headers or {}).items()
+            ),
+        ]
+        if body:
+            fields.append((b"content-length", b"%d" % len(body)))
+        try:
+            protocol.h3.send_headers(stream_id, fields, end_stream=not body)
+            if body:
+                protocol.h3.send_data(stream_id, body, end_stream=True)
+            protocol.transmit()
+            marks.sent_s = monotonic_s()
+            while stream.status is None:
+                await self._change(stream)
+            yield StreamResponse(stream.status, stream.headers, marks, self._chunks(stream))
+        finally:
+            del protocol.streams[stream_id]
+            if not stream.ended and (stream.broken is None or stream.unread_bytes):
+                self._cancel(protocol, stream_id)
+
+    async def aclose(self) -> None:
+        """Close in good order."""
+        if self._protocol is not None:
+            self._protocol.close(ErrorCode.H3_NO_ERROR)
+        await self._close_transport()
+
+    async def abort(self) -> None:
+        """CONNECTION_CLOSE with an error, in the middle of whatever is going on."""
+        if self._protocol is not None:
+            self._protocol.close(QuicErrorCode.INTERNAL_ERROR, "aborted")
+        await self._close_transport()
+
+    async def vanish(self) -> None:
+        """Stop without a word, as a client does whose battery is empty."""
+        await self._close_transport()
+
+    async def __aenter__(self) -> Self:
+        """The client itself."""
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Close in good order."""
+        await self.aclose()
+
+    async def _close_transport(self) -> None:
+        transport, self._transport, self._protocol = self._transport, None, None
+        if self._pinging is not None:
+            self._pinging.cancel()
+        if transport is not None:
+            transport.close()
+            await asyncio.sleep(0)
+
+    def _ping(self) -> None:
+        if self._protocol is not None and self._protocol.streams:
+            self._protocol.quic.send_ping(0)
+            self._protocol.transmit()
+        self._pinging = asyncio.get_running_loop().call_later(PING_PERIOD_S, self._ping)
+
+    def _cancel(self, protocol: Http3Protocol, stream_id: int) -> None:
+        if protocol.ended is not None or self._transport is None:
+            return
+        try:
+            protocol.quic.stop_stream(stream_id, ErrorCode.H3_REQUEST_CANCELLED)
+        except ValueError:
+            return  # the stream is already forgotten
+        protocol.quic.reset_stream(stream_id, ErrorCode.H3_REQUEST_CANCELLED)
+        protocol.transmit()
+
+    async def _chunks(self, stream: _Stream) -> AsyncIterator[bytes]:
+        while True:
+            while stream.chunks:
+                chunk = stream.chunks.popleft()
+                stream.unread_bytes -= len(chunk)
+                if chunk:
+                    yield chunk
+            if stream.ended:
+                return
+            await self._change(stream)
+
+    async def _change(self, stream: _Stream) -> None:
+        """Wait until something new is known. Raises `PeerError` when the stream is broken."""
+        if stream.broken is None:
+            await stream.changed.wait()
+            stream.changed.clear()
+        if stream.broken is not None and not stream.chunks:
+            raise PeerError(f"{self.authority}: {stream.broken}")

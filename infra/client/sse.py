@@ -1,0 +1,75 @@
+"""Server-sent events out of bytes, without IO.
+
+A line or a character may be cut anywhere by the transport, so both wait for their end. Comments
+(keep-alives) are dropped; an event without its blank line was not finished and is not given out.
+"""
+
+import codecs
+from dataclasses import dataclass
+
+LINE_CHARS_MAX = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Event:
+    """One server-sent event."""
+
+    data: str
+    name: str = "message"
+    id: str = ""
+
+
+class LineReader:
+    """Text lines out of chunks of UTF-8. LF, CRLF and CR end a line."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+        self._after_cr = False
+
+    def feed(self, data: bytes) -> list[str]:
+        """The lines that are complete now, without their ends."""
+        text = self._decoder.decode(data)
+        if self._after_cr and text:
+            text = text.removeprefix("\n")
+            self._after_cr = False
+        self._after_cr = self._after_cr or text.endswith("\r")
+        text = self._rest + text.replace("\r\n", "\n").replace("\r", "\n")
+        *lines, self._rest = text.split("\n")
+        if len(self._rest) > LINE_CHARS_MAX:
+            raise ValueError(f"a line is longer than {LINE_CHARS_MAX} characters")
+        return lines
+
+    def end(self) -> list[str]:
+        """The last line, when the stream ended without a line end."""
+        rest, self._rest = self._rest + self._decoder.decode(b"", final=True), ""
+        return [rest] if rest else []
+
+
+class EventReader:
+    """Events out of chunks of a `text/event-stream`."""
+
+    def __init__(self) -> None:
+        self._lines = LineReader()
+        self._data: list[str] = []
+        self._name = ""
+        self._id = ""
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events that are complete now."""
+        events = []
+        for line in self._lines.feed(data):
+            if not line:
+                if self._data:
+                    events.append(Event("\n".join(self._data), self._name or "message", self._id))
+                self._data, self._name = [], ""
+                continue
+            field, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            if field == "data":
+                self._data.append(value)
+            elif field == "event":
+                self._name = value
+            elif field == "id" and "\0" not in value:
+                self._id = value
+        return events

@@ -1,0 +1,132 @@
+"""HTTP/1.1 and HTTP/2 by httpx, in the shape that all versions share."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from firstlight.infra.client.response import HeaderMap, Marks, Response, StreamResponse
+from firstlight.shared.clock import monotonic_s
+from firstlight.shared.errors import ConfigError, PeerError
+
+READ_TIMEOUT_S = 600.0
+
+
+class TcpClient:
+    """One client over TCP. httpx cannot reset an HTTP/2 stream, so a cancelled one costs the
+    connection."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        http2: bool,
+        ca_file: Path | None,
+        server_name: str | None,
+        connect_timeout_s: float,
+    ) -> None:
+        try:
+            context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"cannot use the CA file {ca_file}: {error}") from error
+        self._base_url = base_url
+        self._server_name = server_name
+        self._http2 = http2
+        self._sockets: set[socket.socket] = set()
+        self._connected_s: float | None = None
+        self._open = 0
+        self._client = httpx.AsyncClient(
+            base_url=base_url,
+            http1=not http2,
+            http2=http2,
+            verify=context,
+            trust_env=False,
+            timeout=httpx.Timeout(READ_TIMEOUT_S, connect=connect_timeout_s),
+            limits=httpx.Limits(max_connections=None if not http2 else 1),
+        )
+
+    async def request(
+        self, method: str, path: str, headers: HeaderMap | None = None, body: bytes = b""
+    ) -> Response:
+        """A whole request and its whole answer."""
+        async with self.stream(method, path, headers, body) as response:
+            chunks = [chunk async for chunk in response.chunks()]
+        return Response(response.status, response.headers, b"".join(chunks), response.marks)
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, path: str, headers: HeaderMap | None = None, body: bytes = b""
+    ) -> AsyncIterator[StreamResponse]:
+        """A request whose answer is read as it comes; leaving the block early cancels it."""
+        marks = Marks(monotonic_s(), connected_s=self._connected_s)
+        extensions: dict[str, Any] = {"trace": self._tracer(marks)}
+        if self._server_name is not None:
+            extensions["sni_hostname"] = self._server_name
+        request = self._client.build_request(
+            method, path, headers=dict(headers or {}), content=body or None, extensions=extensions
+        )
+        self._open += 1
+        try:
+            response = await self._client.send(request, stream=True)
+            marks.headers_s = marks.headers_s or monotonic_s()
+            try:
+                yield StreamResponse(
+                    response.status_code,
+                    {name.lower(): value for name, value in response.headers.items()},
+                    marks,
+                    response.aiter_raw(),
+                )
+            finally:
+                unread = not response.is_stream_consumed
+                await response.aclose()
+                if unread and self._http2 and self._open == 1:
+                    await self._drop_connections()
+        except httpx.HTTPError as error:
+            raise PeerError(f"{self._base_url}: {str(error) or type(error).__name__}") from error
+        finally:
+            self._open -= 1
+
+    async def aclose(self) -> None:
+        """Close in good order."""
+        await self._client.aclose()
+
+    async def abort(self) -> None:
+        """Close at once, in the middle of whatever is going on."""
+        await self._drop_connections()
+        with suppress(httpx.HTTPError, RuntimeError):
+            await self._client.aclose()
+
+    async def __aenter__(self) -> Self:
+        """The client itself."""
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Close in good order."""
+        await self.aclose()
+
+    async def _drop_connections(self) -> None:
+        for sock in self._sockets:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        self._sockets.clear()
+        self._connected_s = None
+        await asyncio.sleep(0)
+
+    def _tracer(self, marks: Marks) -> Any:
+        async def trace(event: str, info: dict[str, Any]) -> None:
+            if event == "connection.connect_tcp.complete":
+                self._sockets.add(info["return_value"].get_extra_info("socket"))
+                marks.connected_s = self._connected_s = monotonic_s()
+            elif event == "connection.start_tls.complete":
+                marks.connected_s = self._connected_s = monotonic_s()
+            elif event.endswith(".send_request_body.complete"):
+                marks.sent_s = monotonic_s()
+            elif event.endswith(".receive_response_headers.complete"):
+                marks.headers_s = monotonic_s()
+
+        return trace

@@ -1,0 +1,226 @@
+"""A mesh of real processes on this machine: a load balancer, an edge and a core in two regions.
+
+`demo`, `up` and the integration tests start it through this. Everything that belongs to one run
+lies in one directory below the state directory, which is gone when the mesh has stopped; only the
+development CA stays. A run directory whose launcher was killed is removed by the next launcher:
+the lock that a living launcher holds on it is free then.
+"""
+
+import fcntl
+import os
+import random
+import secrets
+import shutil
+import ssl
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import sleep
+from types import TracebackType
+from typing import IO, Self
+
+import httpx
+
+from firstlight.infra.children import Child, start_child
+from firstlight.infra.mesh_config import MeshPlan, ca_file, plan_mesh, write_configs
+from firstlight.infra.ports import free_ports
+from firstlight.infra.running import RunningMesh
+from firstlight.shared.clock import monotonic_s
+from firstlight.shared.errors import ConfigError, PeerError
+
+READY_TIMEOUT_S = 180.0
+STOP_GRACE_S = 8.0
+KILL_WAIT_S = 3.0
+STARTS_MAX = 3
+_POLL_S = 0.05
+
+Say = Callable[[str], None]
+
+
+def _silent(line: str) -> None:
+    del line
+
+
+class Mesh:
+    """A running local mesh. Made by `start_mesh`; `stop` it, or use it in a `with` block."""
+
+    def __init__(self, plan: MeshPlan, state: Path, run: Path, lock: IO[str]) -> None:
+        self.plan = plan
+        self.state = state
+        self.run = run
+        self.children: dict[str, Child] = {}
+        self._every_child: list[Child] = []
+        self._lock = lock
+        self._model = ""
+
+    @property
+    def ca_file(self) -> Path:
+        """The CA that signed the certificates of all nodes."""
+        return ca_file(self.state)
+
+    @property
+    def running(self) -> RunningMesh:
+        """How clients find this mesh."""
+        return RunningMesh(
+            os.getpid(), self.plan.lb_url, self.plan.edges, str(self.ca_file), self._model
+        )
+
+    def start_node(self, name: str) -> Child:
+        """Start one node of the plan, or start it again after it has ended."""
+        node = self.plan.node(name)
+        if name in self.children and self.children[name].alive:
+            raise ConfigError(f"{name} runs already")
+        config = self.run / f"{name}.yaml"
+        arguments = [node.role.value, "--config", str(config), "--with-parent"]
+        child = start_child(name, arguments, self.run)
+        self.children[name] = child
+        self._every_child.append(child)
+        return child
+
+    def wait_ready(
+        self, names: list[str], say: Say = _silent, timeout_s: float = READY_TIMEOUT_S
+    ) -> None:
+        """Wait until these nodes are ready; `ConfigError` names one that died or is too slow."""
+        begun = monotonic_s()
+        waiting = list(names)
+        while waiting:
+            for name in [n for n in waiting if self.children[n].poll_ready()]:
+                waiting.remove(name)
+                say(f"{name} is ready after {monotonic_s() - begun:.1f} s")
+            self.check_alive()
+            if waiting and monotonic_s() - begun > timeout_s:
+                tails = " | ".join(
+                    f"{n}: {' '.join(self.children[n].tail()[-2:])}" for n in waiting
+                )
+                raise ConfigError(f"not ready after {timeout_s:.0f} s: {tails}")
+            if waiting:
+                sleep(_POLL_S)
+
+    def check_alive(self) -> None:
+        """Raise `ConfigError` with the last words of a node that has ended by itself."""
+        for child in self.children.values():
+            if not child.alive:
+                raise ConfigError(child.obituary("unasked"))
+
+    def wait_linked(self, timeout_s: float = 20.0) -> None:
+        """Wait until every edge is linked to every core and the load balancer knows them all."""
+        verify = ssl.create_default_context(cafile=str(self.ca_file))
+        deadline = monotonic_s() + timeout_s
+        with httpx.Client(verify=verify, timeout=2.0, trust_env=False) as client:
+            missing = self._unlinked(client)
+            while missing:
+                self.check_alive()
+                if monotonic_s() > deadline:
+                    raise PeerError(
+                        f"the mesh did not come together in {timeout_s:.0f} s: {missing}"
+                    )
+                sleep(2 * _POLL_S)
+                missing = self._unlinked(client)
+            models = client.get(f"{self.plan.edges[0].url}/v1/models").json()["data"]
+            self._model = str(models[0]["id"])
+
+    def _unlinked(self, client: httpx.Client) -> str:
+        """What is still missing; empty if nothing is."""
+        try:
+            for edge in self.plan.edges:
+                answer = client.get(f"{edge.url}/readyz")
+                if answer.status_code != 200:
+                    return f"{edge.node} is not ready: {answer.text[:200]}"
+            view = client.get(f"{self.plan.lb_url}/v1/mesh").json()["data"]
+            return self.plan.missing_from({node["node"]: node["rtt_ms"] for node in view})
+        except (httpx.HTTPError, ValueError, KeyError) as e:
+            return f"{type(e).__name__}: {e}"
+
+    def kill(self, name: str) -> None:
+        """End one node as a crash would (SIGKILL). It is no longer expected to live."""
+        child = self.children.pop(name, None)
+        if child is None:
+            raise ConfigError(f"no running node is called {name!r}: {', '.join(self.children)}")
+        child.kill()
+
+    def stop(self) -> int:
+        """End all that was started, remove the run directory; returns how many processes remain."""
+        left = _end(self._every_child)
+        self._every_child = left
+        self.children = {}
+        self.running.remove(self.state)
+        shutil.rmtree(self.run, ignore_errors=True)
+        self._lock.close()
+        return len(left)
+
+    def __enter__(self) -> Self:
+        """The mesh itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Stop the mesh."""
+        self.stop()
+
+
+def start_mesh(state: Path, say: Say = _silent) -> Mesh:
+    """Start a mesh and wait until it can answer. On any failure nothing of it is left.
+
+    Ports that another process took in between cost a fresh start, at most two times.
+    """
+    remove_stale_runs(state)
+    for attempt in range(1, STARTS_MAX + 1):
+        mesh = _new_mesh(state)
+        try:
+            for name in mesh.plan.names:
+                mesh.start_node(name)
+            mesh.wait_ready(list(mesh.plan.names), say)
+            mesh.wait_linked()
+        except ConfigError as e:
+            mesh.stop()
+            if attempt == STARTS_MAX or "in use" not in str(e):
+                raise
+            say("a port was taken in between; starting again with others")
+        except BaseException:
+            mesh.stop()
+            raise
+        else:
+            mesh.running.write(state)
+            return mesh
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _new_mesh(state: Path) -> Mesh:
+    run = state / "runs" / secrets.token_hex(4)
+    run.mkdir(parents=True, mode=0o700)
+    lock = (run / "lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    plan = plan_mesh(lambda count: free_ports(count, random.SystemRandom()))
+    write_configs(plan, state, run)
+    return Mesh(plan, state, run, lock)
+
+
+def remove_stale_runs(state: Path) -> list[str]:
+    """Remove run directories whose launcher has died; returns their names."""
+    removed = []
+    for run in sorted((state / "runs").glob("*")):
+        try:
+            with (run / "lock").open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(run, ignore_errors=True)
+                removed.append(run.name)
+        except OSError:
+            continue
+    return removed
+
+
+def _end(children: Sequence[Child]) -> list[Child]:
+    """SIGTERM, a while to end, then SIGKILL; returns those that are still there."""
+    for child in children:
+        child.terminate()
+    deadline = monotonic_s() + STOP_GRACE_S
+    for child in children:
+        if not child.wait(deadline - monotonic_s()):
+            child.kill()
+    left = [child for child in children if not child.wait(KILL_WAIT_S)]
+    for child in children:
+        child.close()
+    return left

@@ -1,0 +1,109 @@
+"""What a local mesh consists of, and the configuration file of each of its nodes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from firstlight.infra.running import EdgeAddress
+from firstlight.shared.tls import ensure_ca
+from firstlight.shared.types import Role
+
+HOST = "127.0.0.1"
+REGIONS = ("eu", "us")
+DRAIN_S = 2.0
+"""Of a local node: who ends a mesh does not want to wait for its answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """One node: its name, what it is, where it stands, and its configuration."""
+
+    name: str
+    role: Role
+    region: str
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MeshPlan:
+    """All nodes of a mesh, the load balancer first."""
+
+    nodes: tuple[NodePlan, ...]
+    lb_url: str
+    edges: tuple[EdgeAddress, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all nodes."""
+        return tuple(node.name for node in self.nodes)
+
+    @property
+    def peers(self) -> tuple[NodePlan, ...]:
+        """The nodes that the load balancer should hear of."""
+        return tuple(node for node in self.nodes if node.role is not Role.LB)
+
+    def missing_from(self, round_trips: Mapping[str, Mapping[str, float]]) -> str:
+        """What the load balancer's view lacks: a node, or an edge's round trip to a core.
+
+        `round_trips`: of every node in the view, what it measured to others. Empty if all is there.
+        """
+        for node in self.peers:
+            if node.name not in round_trips:
+                return f"the load balancer has not heard of {node.name}"
+        for edge in self.edges:
+            for core in self.peers:
+                if core.role is Role.CORE and core.name not in round_trips[edge.node]:
+                    return f"{edge.node} is not linked to {core.name}"
+        return ""
+
+    def node(self, name: str) -> NodePlan:
+        """The node called `name`; `KeyError` if the plan has none."""
+        return next(node for node in self.nodes if node.name == name)
+
+
+def plan_mesh(ports: Callable[[int], list[int]]) -> MeshPlan:
+    """One load balancer, an edge and a core a region. `ports(n)` gives n different free ports."""
+    lb_http, lb_control, *rest = ports(2 + 2 * len(REGIONS))
+    control = f"{HOST}:{lb_control}"
+    lb = {"http": {"listen": f"{HOST}:{lb_http}"}, "control": {"listen": control}}
+    nodes = [NodePlan("lb", Role.LB, REGIONS[0], lb)]
+    edges = []
+    for index, region in enumerate(REGIONS):
+        edge_port, core_port = rest[2 * index : 2 * index + 2]
+        edge = {
+            "listen": f"{HOST}:{edge_port}",
+            "load_balancers": [control],
+            "drain_s": DRAIN_S,
+        }
+        core = {
+            "listen": f"{HOST}:{core_port}",
+            "load_balancers": [control],
+            "drain_s": DRAIN_S,
+            "model": {"threads": 1},
+        }
+        nodes.append(NodePlan(f"edge-{region}", Role.EDGE, region, edge))
+        nodes.append(NodePlan(f"core-{region}", Role.CORE, region, core))
+        edges.append(EdgeAddress(f"edge-{region}", region, f"https://{HOST}:{edge_port}"))
+    return MeshPlan(tuple(nodes), f"https://{HOST}:{lb_http}", tuple(edges))
+
+
+def tls_directory(state: Path) -> Path:
+    """Where the development CA of this machine stays between runs."""
+    return state / "tls"
+
+
+def ca_file(state: Path) -> Path:
+    """The certificate of the development CA, which is made if there is none."""
+    return ensure_ca(tls_directory(state)).cert
+
+
+def write_configs(plan: MeshPlan, state: Path, run: Path) -> None:
+    """Write NAME.yaml of every node into `run`."""
+    for node in plan.nodes:
+        named = {"node": node.name, "region": node.region}
+        tls = {"tls": {"directory": str(tls_directory(state))}}
+        text = yaml.safe_dump(named | node.settings | tls, sort_keys=False)
+        (run / f"{node.name}.yaml").write_text(text, encoding="utf-8")

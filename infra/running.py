@@ -1,0 +1,81 @@
+"""`mesh.json`: how `firstlight chat` finds the mesh that runs on this machine.
+
+`up` and `demo` write it once their mesh is ready and remove it when they end. A launcher that was
+killed leaves the file behind, so a reader checks that the launcher still lives.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from firstlight.shared.errors import ConfigError
+
+FILE_NAME = "mesh.json"
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeAddress:
+    """Where one edge answers."""
+
+    node: str
+    region: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunningMesh:
+    """What a client has to know of a local mesh."""
+
+    pid: int
+    """Of the launcher."""
+    lb: str
+    edges: tuple[EdgeAddress, ...]
+    ca_file: str
+    model: str
+    """Name of the model that its cores serve."""
+
+    def write(self, directory: Path) -> None:
+        """Put this into `directory`, at once and whole."""
+        path = directory / FILE_NAME
+        partial = path.with_suffix(f".{self.pid}")
+        partial.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        partial.replace(path)
+
+    def remove(self, directory: Path) -> None:
+        """Take the file away if it is still about this mesh."""
+        try:
+            if read_running(directory).pid == self.pid:
+                (directory / FILE_NAME).unlink(missing_ok=True)
+        except ConfigError:
+            return
+
+
+def read_running(directory: Path) -> RunningMesh:
+    """The mesh that runs now. Raises `ConfigError` if none does."""
+    path = directory / FILE_NAME
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        edges = tuple(EdgeAddress(**edge) for edge in fields.pop("edges"))
+        mesh = RunningMesh(**fields, edges=edges)
+    except FileNotFoundError as e:
+        raise ConfigError("no mesh runs here: start one with `firstlight up`, or give --url") from e
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
+        raise ConfigError(f"{path} cannot be read as a running mesh: {e}") from e
+    if not pid_alive(mesh.pid):
+        raise ConfigError(
+            f"the mesh in {path} is gone (process {mesh.pid} has ended): "
+            "start one with `firstlight up`"
+        )
+    return mesh
+
+
+def pid_alive(pid: int) -> bool:
+    """Whether a process with this id exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,62 @@
+"""How keys and values lie in memory, and which rows of a step look at which of them.
+
+The pool of one layer is `[2, blocks, kv_heads, BLOCK_ROWS, head_dim]`: keys, then values. The rows
+of one block and head are one contiguous run, so a gather by block table copies few long runs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+BLOCK_ROWS = 16
+"""Tokens a block."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """The consecutive rows of a step that belong to one sequence."""
+
+    first_row: int
+    rows: int
+    context: int
+    """Tokens visible to the last row, itself included: its position + 1."""
+
+    @property
+    def first_position(self) -> int:
+        """Absolute position of the first row."""
+        return self.context - self.rows
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Shape of attention: `heads` query heads in groups over `kv_heads`."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one key and value head."""
+        return self.heads // self.kv_heads
+
+
+def check_spans(spans: Sequence[Span], tables: Sequence[Sequence[int]], blocks: int) -> int:
+    """Rows of the step, after checking that spans follow each other and tables reach far enough.
+
+    Raises:
+        ValueError: names the span that is wrong.
+
+    """
+    if len(spans) != len(tables):
+        raise ValueError(f"{len(spans)} spans but {len(tables)} block tables")
+    row = 0
+    for index, (span, table) in enumerate(zip(spans, tables, strict=True)):
+        if span.first_row != row or not 0 < span.rows <= span.context:
+            raise ValueError(f"span {index} is {span}, expected to start at row {row}")
+        need = -(-span.context // BLOCK_ROWS)
+        if len(table) < need:
+            raise ValueError(f"span {index} needs {need} blocks, its table has {len(table)}")
+        if not 0 <= min(table[:need]) <= max(table[:need]) < blocks:
+            raise ValueError(f"span {index} names a block outside of 0…{blocks - 1}")
+        row += span.rows
+    return row

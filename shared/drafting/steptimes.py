@@ -1,0 +1,85 @@
+"""How long a step takes by its rows, as measured: what tells whether one more row pays.
+
+Averages that age, one a bucket of rows. Between buckets it interpolates; beyond what was ever
+measured it assumes the shape of `_assumed`, so that a first guess exists before the first step.
+"""
+
+from bisect import bisect_left
+from itertools import accumulate
+
+BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+_WEIGHT = 0.1
+"""Of the newest measurement."""
+_OUTLIER = 3.0
+"""A measurement counts as at most this many times the average: the machine was busy elsewhere."""
+
+
+class StepTimes:
+    """Step time in ms by rows: of steps that only sample, and of those that also prefill."""
+
+    def __init__(
+        self,
+        table: tuple[tuple[int, float], ...] = (),
+        prefill: tuple[tuple[int, float], ...] = (),
+    ) -> None:
+        self._ms: dict[int, float] = dict(table)
+        self._prefill_ms: dict[int, float] = dict(prefill)
+        self._prefill_sum_ms = 0.0
+        self._prefill_sum_tokens = 0.0
+
+    @property
+    def table(self) -> tuple[tuple[int, float], ...]:
+        """(rows, ms) measured so far of steps that only sample, rows ascending."""
+        return tuple(sorted(self._ms.items()))
+
+    @property
+    def prefill_ms_per_token(self) -> float:
+        """What a prefill token adds to a step; 0 until measured."""
+        return self._prefill_sum_ms / self._prefill_sum_tokens if self._prefill_sum_tokens else 0.0
+
+    def observe(self, rows: int, ms: float) -> None:
+        """A step of `rows` sampled rows and nothing else took `ms`."""
+        _note(self._ms, rows, ms)
+
+    def observe_prefill(self, tokens: int, rows: int, ms: float) -> None:
+        """A step took `ms` with `tokens` prefill tokens beside `rows` sampled rows."""
+        _note(self._prefill_ms, tokens + rows, ms)
+        rest = max(ms - (self.ms(rows) if rows and self._ms else 0.0), 0.1 * ms)
+        self._prefill_sum_ms += rest - _WEIGHT * self._prefill_sum_ms
+        self._prefill_sum_tokens += tokens - _WEIGHT * self._prefill_sum_tokens
+
+    def ms(self, rows: int) -> float:
+        """Expected time of a step; never falls as rows grow. Rows must be at least 1."""
+        return _expected(self._ms, rows)
+
+    def prefill_ms(self, rows: int) -> float:
+        """Expected time of a step of so many rows, most of them prefill; 0 until measured."""
+        return _expected(self._prefill_ms, rows) if self._prefill_ms else 0.0
+
+
+def _note(table: dict[int, float], rows: int, ms: float) -> None:
+    bucket = min(BUCKETS, key=lambda size: abs(size - rows))
+    scaled, held = ms * _assumed(bucket) / _assumed(rows), table.get(bucket)
+    if held is None:
+        table[bucket] = scaled
+    else:
+        table[bucket] = held + _WEIGHT * (min(scaled, _OUTLIER * held) - held)
+
+
+def _expected(table: dict[int, float], rows: int) -> float:
+    if not table:
+        return _assumed(rows)
+    known = sorted(table)
+    times = list(accumulate((table[size] for size in known), max))
+    place = bisect_left(known, rows)
+    if place == 0:
+        return times[0] * _assumed(rows) / _assumed(known[0])
+    if place == len(known):
+        return times[-1] * _assumed(rows) / _assumed(known[-1])
+    low, high = known[place - 1], known[place]
+    share = (rows - low) / (high - low)
+    return times[place - 1] + share * (times[place] - times[place - 1])
+
+
+def _assumed(rows: int) -> float:
+    return 1.0 + 0.12 * (rows - 1)

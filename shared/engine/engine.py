@@ -1,0 +1,369 @@
+"""The engine: requests in, ids out, a step at a time. Start reading here.
+
+    add ─► Scheduler.plan ─► speculation.allot ─► Runner.run ─► judge ─► Outcome
+
+It knows no network and no clock, and is not thread-safe: whoever owns it calls everything from one
+thread. A hint is a claim; an id is committed only if it is the one that was sampled, so hints
+change how many steps an answer takes, and never the answer.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from math import isfinite
+
+from firstlight.shared.blocks import BLOCK_TOKENS, blocks_for
+from firstlight.shared.drafting.controller import Controller
+from firstlight.shared.drafting.steptimes import StepTimes
+from firstlight.shared.engine.kv.manager import BlockCounts, KvManager
+from firstlight.shared.engine.plan import (
+    EngineConfig,
+    Outcome,
+    Runner,
+    SequencePlan,
+    StepPlan,
+    StepResult,
+    StepRows,
+)
+from firstlight.shared.engine.sampler import Sampled
+from firstlight.shared.engine.scheduler import Scheduler, Work
+from firstlight.shared.engine.sequence import Sequence
+from firstlight.shared.engine.speculation import Draft, allot
+from firstlight.shared.errors import CapacityError, FirstlightError, RequestError, StaleError
+from firstlight.shared.sampling import check_sampling
+from firstlight.shared.stream import ending
+from firstlight.shared.types import FinishReason, HintCount, Load, Request, check_ids
+
+Failure = tuple[str, int, FirstlightError]
+
+
+class Engine:
+    """Continuous batching over one runner and one pool of KV blocks."""
+
+    def __init__(self, runner: Runner, config: EngineConfig) -> None:
+        self._runner, self._config = runner, config
+        self._kv = KvManager(config.blocks)
+        self._scheduler = Scheduler(config, self._kv)
+        self._controller = Controller()
+        self._times = StepTimes()
+        self._drafts: dict[str, Draft] = {}
+        self._ended: list[Outcome] = []
+        self._steps = 0
+
+    def add(
+        self,
+        request: Request,
+        *,
+        epoch: int,
+        committed: tuple[int, ...] = (),
+        credit: int,
+        now: float,
+    ) -> None:
+        """Take a request, with the ids committed to it elsewhere, and commit up to `credit`.
+
+        A request that is here already is replaced by a higher epoch; its blocks stay cached. Raises
+        `StaleError`, `RequestError` or `CapacityError`.
+        """
+        held = self._scheduler.get(request.id)
+        if held is not None and epoch <= held.epoch:
+            raise StaleError(
+                f"request {request.id} is here with epoch {held.epoch}, not below {epoch}"
+            )
+        self._check(request, committed)
+        if held is not None:
+            self.cancel(request.id)
+        finish = committed and ending(
+            committed[-1],
+            generated=len(committed),
+            max_tokens=request.max_tokens,
+            eos_ids=request.eos_ids,
+        )
+        if finish:
+            position = len(request.prompt) + len(committed)
+            self._ended.append(Outcome(request.id, epoch, position, (), finish=finish))
+            return
+        self._check_capacity()
+        sequence = Sequence(request, epoch=epoch, committed=committed, credit=credit, now=now)
+        self._scheduler.add(sequence, now)
+
+    def candidate(
+        self, request: str, start: int, ids: tuple[int, ...], sources: tuple[str, ...]
+    ) -> None:
+        """Offer ids for the next step only; `sources[i]` says who offered `ids[i]`.
+
+        Ignored unless `start` is the sequence's next position; ids from the first impossible one on
+        are dropped. The latest offer for a step counts.
+        """
+        sequence = self._scheduler.get(request)
+        if sequence is None or start != sequence.known:
+            return
+        length = min(len(ids), len(sources), self._config.hint_ids_max)
+        wrong = check_ids(ids[:length], self._runner.vocab)
+        length = length if wrong is None else wrong
+        if length:
+            self._drafts[request] = Draft(start, ids[:length], sources[:length])
+
+    def credit(self, request: str, position: int) -> None:
+        """Commit up to this absolute position; a lower one than before is late, and ignored."""
+        sequence = self._scheduler.get(request)
+        if sequence is not None:
+            sequence.credit = max(sequence.credit, position)
+
+    def cancel(self, request: str) -> None:
+        """Drop a request and free its blocks at once; harmless if it is not here."""
+        self._ended = [outcome for outcome in self._ended if outcome.request != request]
+        self._forget(request)
+        self._scheduler.remove(request)
+
+    def step(self, now: float) -> StepResult:
+        """Plan, run, judge. `rows` is 0 if there was nothing to run."""
+        expired = self._scheduler.expire(now)
+        failures = [(sequence.id, sequence.epoch, error) for sequence, error in expired]
+        for sequence, _ in expired:
+            self._forget(sequence.id)
+        outcomes, self._ended = self._ended, []
+        works = self._plan(now)
+        plan = StepPlan(tuple(_planned(work) for work in works))
+        ms = self._run(works, plan, now, outcomes, failures) if works else 0.0
+        self._drafts.clear()
+        self._kv.check()
+        return StepResult(tuple(outcomes), tuple(failures), plan.rows, ms)
+
+    def flush_cache(self) -> None:
+        """Forget all prefixes; running sequences keep their blocks."""
+        self._kv.flush()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step could do anything, now or when its clients read on."""
+        return bool(self._scheduler.running or self._scheduler.queued or self._ended)
+
+    @property
+    def blocks(self) -> BlockCounts:
+        """free + used + cached = total."""
+        return self._kv.counts
+
+    @property
+    def steps(self) -> int:
+        """Steps that ran something."""
+        return self._steps
+
+    @property
+    def preemptions(self) -> int:
+        """How often a sequence lost its blocks to a more important one."""
+        return self._scheduler.preemptions
+
+    def load(self) -> Load:
+        """What a core says of itself; the link fills in what only it knows."""
+        counts, config = self._kv.counts, self._config
+        return Load(
+            running=self._scheduler.running,
+            queued=self._scheduler.queued,
+            queued_prefill_tokens=self._scheduler.queued_prefill_tokens,
+            sequences_max=config.sequences_max + config.waiting_max,
+            kv_used_share=counts.used / counts.total,
+            steps=self._steps,
+            step_ms=self._times.table,
+            prefill_ms_per_token=self._times.prefill_ms_per_token,
+        )
+
+    def next_positions(self) -> Mapping[str, int]:
+        """Sequences that can take hints in the next step, and where these have to start."""
+        chunk = self._config.prefill_chunk
+        return {
+            sequence.id: sequence.known
+            for sequence in self._scheduler.all()
+            if sequence.draft_max > 0 and sequence.behind <= chunk
+        }
+
+    def _check(self, request: Request, committed: tuple[int, ...]) -> None:
+        check_sampling(request.sampling, self._runner.vocab)
+        if not request.prompt:
+            raise RequestError("the prompt has no tokens", param="prompt")
+        if request.max_tokens < 1:
+            raise RequestError(
+                f"max_tokens is {request.max_tokens}, not 1 or more", param="max_tokens"
+            )
+        if not isfinite(request.budget_s):
+            raise RequestError(f"budget_s is {request.budget_s}, not a number of seconds")
+        if not 0 <= request.seed < 2**64 or not 0 <= request.choice < 2**32:
+            raise RequestError(f"seed {request.seed} or choice {request.choice} is out of range")
+        if (
+            wrong := check_ids(ids := (*request.prompt, *committed), self._runner.vocab)
+        ) is not None:
+            raise RequestError(f"id {ids[wrong]} at position {wrong} is not in the vocabulary")
+        total = len(request.prompt) + request.max_tokens
+        if total > self._config.context_max:
+            raise RequestError(
+                f"{len(request.prompt)} prompt tokens and up to {request.max_tokens} more exceed "
+                f"the context of {self._config.context_max}",
+                param="max_tokens",
+                code="context_length_exceeded",
+            )
+        if blocks_for(total) > self._config.blocks:
+            raise RequestError(
+                f"{total} tokens need {blocks_for(total)} blocks of KV, "
+                f"and there are {self._config.blocks}",
+                code="context_length_exceeded",
+            )
+
+    def _check_capacity(self) -> None:
+        config, scheduler = self._config, self._scheduler
+        if scheduler.running + scheduler.queued < config.sequences_max + config.waiting_max:
+            return
+        wait_s = scheduler.queued_prefill_tokens * self._times.prefill_ms_per_token / 1000
+        raise CapacityError(
+            f"{scheduler.running} requests run and {scheduler.queued} wait, the most allowed",
+            retry_after_s=min(max(wait_s, 1.0), 30.0),
+        )
+
+    def _plan(self, now: float) -> list[Work]:
+        works = self._scheduler.plan(now, self._times)
+        allot(
+            works,
+            self._drafts,
+            self._controller,
+            self._times,
+            self._kv,
+            mode=self._config.speculation,
+            rows_left=self._config.step_tokens_max - sum(work.rows for work in works),
+            most=self._config.hint_ids_max,
+        )
+        assert sum(work.rows for work in works) <= self._config.step_tokens_max
+        return works
+
+    def _run(
+        self,
+        works: list[Work],
+        plan: StepPlan,
+        now: float,
+        outcomes: list[Outcome],
+        failures: list[Failure],
+    ) -> float:
+        """Run a plan and add what came of it; returns the time it took in ms."""
+        try:
+            ran = self._runner.run(plan)
+        except AssertionError:
+            raise
+        except Exception as error:
+            for work in works:
+                failures.append(self._fail(work.sequence, f"the step failed: {error!r}"))
+            return 0.0
+        self._steps += 1
+        self._measure(works, ran)
+        done_s = now + ran.ms / 1000
+        for work, sampled in zip(works, ran.sampled, strict=True):
+            if not work.samples:
+                work.sequence.computed += work.count
+                self._publish(work.sequence)
+                continue
+            reached = _reached(work, sampled)
+            if reached[-1].error:
+                failures.append(self._fail(work.sequence, reached[-1].error))
+            else:
+                outcomes.append(self._judge(work, reached, done_s))
+        return ran.ms
+
+    def _judge(self, work: Work, reached: tuple[Sampled, ...], done_s: float) -> Outcome:
+        """Commit the ids that drafts reached, up to the one that ends the answer."""
+        sequence, request = work.sequence, work.sequence.request
+        ids: list[int] = []
+        accepted: Counter[str] = Counter()
+        finish: FinishReason | None = None
+        for place, one in enumerate(reached):
+            ids.append(one.id)
+            finish = ending(
+                one.id,
+                generated=sequence.generated + len(ids),
+                max_tokens=request.max_tokens,
+                eos_ids=request.eos_ids,
+            )
+            if place < len(work.drafted):
+                matched, source = work.drafted[place] == one.id, work.sources[place]
+                self._controller.observe(request.id, source, matched)
+                accepted[source] += matched
+            if finish:
+                break
+        outcome = self._outcome(work, ids, reached, accepted, finish, done_s)
+        sequence.computed += work.count + len(ids) - 1
+        sequence.commit(ids)
+        self._kv.trim(sequence.table, sequence.computed)
+        self._publish(sequence)
+        if finish:
+            self._forget(request.id)
+            self._scheduler.remove(request.id)
+        return outcome
+
+    def _outcome(
+        self,
+        work: Work,
+        ids: list[int],
+        reached: tuple[Sampled, ...],
+        accepted: Counter[str],
+        finish: FinishReason | None,
+        done_s: float,
+    ) -> Outcome:
+        sequence, started_s = work.sequence, work.sequence.first_step_s
+        assert started_s is not None
+        fresh, sequence.reported = not sequence.reported, True
+        verified = Counter(work.sources)
+        found = tuple(one.logprobs for one in reached[: len(ids)] if one.logprobs is not None)
+        return Outcome(
+            request=sequence.id,
+            epoch=sequence.epoch,
+            position=sequence.known,
+            ids=tuple(ids),
+            logprobs=found,
+            cached_tokens=sequence.cached_tokens if fresh else None,
+            queue_ms=(started_s - sequence.arrived_s) * 1000 if fresh else None,
+            prefill_ms=(done_s - started_s) * 1000 if fresh else None,
+            verified=tuple(
+                (source, HintCount(verified=count, accepted=accepted[source]))
+                for source, count in sorted(verified.items())
+            ),
+            finish=finish,
+        )
+
+    def _publish(self, sequence: Sequence) -> None:
+        while (sequence.published + 1) * BLOCK_TOKENS <= sequence.computed:
+            index = sequence.published
+            self._kv.publish(sequence.table, index, sequence.hashes[index])
+            sequence.published += 1
+
+    def _fail(self, sequence: Sequence, message: str) -> Failure:
+        """Only this sequence ends; its KV is cleared, so that nothing spreads from it."""
+        self._runner.scrub(self._scheduler.remove(sequence.id, trusted=False))
+        self._forget(sequence.id)
+        return sequence.id, sequence.epoch, FirstlightError(message)
+
+    def _forget(self, request: str) -> None:
+        self._drafts.pop(request, None)
+        self._controller.forget(request)
+
+    def _measure(self, works: list[Work], ran: StepRows) -> None:
+        sampling_rows = sum(1 + len(work.drafted) for work in works if work.samples)
+        prefill = sum(work.count - work.samples for work in works)
+        if prefill:
+            self._times.observe_prefill(prefill, sampling_rows, ran.ms)
+        else:
+            self._times.observe(sampling_rows, ran.ms)
+
+
+def _planned(work: Work) -> SequencePlan:
+    sequence = work.sequence
+    known = sequence.ids[sequence.computed : sequence.computed + work.count]
+    return SequencePlan(
+        request=sequence.id,
+        start=sequence.computed,
+        ids=(*known, *work.drafted),
+        drafted=len(work.drafted),
+        table=tuple(sequence.table),
+        draws=sequence.draws(work.drafted) if work.samples else (),
+    )
+
+
+def _reached(work: Work, sampled: tuple[Sampled, ...]) -> tuple[Sampled, ...]:
+    """Rows whose input was right: up to the first that failed or disagrees with the draft."""
+    for place, (one, drafted) in enumerate(zip(sampled, work.drafted, strict=False), start=1):
+        if one.error or one.id != drafted:
+            return sampled[:place]
+    return sampled

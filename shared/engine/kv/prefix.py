@@ -1,0 +1,79 @@
+"""The prefix index: block hash → block, over full committed blocks only; and which to evict first.
+
+Whoever holds a block holds all blocks before it, and lets go of the last one first. So in order of
+letting go a block stands before its parent, and the front of that order is always a leaf: least
+recently used leaf first needs no search. Pinned blocks go only when nothing else is left.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+
+class PrefixIndex:
+    """Which block holds which prefix, and the order of eviction among those that nobody holds."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[bytes, int] = {}
+        self._hashes: dict[int, bytes] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._idle_pinned: OrderedDict[int, None] = OrderedDict()
+        self._pinned: set[bytes] = set()
+
+    def __len__(self) -> int:
+        """Blocks that can be found."""
+        return len(self._blocks)
+
+    def find(self, block_hash: bytes) -> int | None:
+        """The block that holds this prefix."""
+        return self._blocks.get(block_hash)
+
+    def indexed(self, block: int) -> bool:
+        """Whether the block can be found."""
+        return block in self._hashes
+
+    def put(self, block_hash: bytes, block: int) -> None:
+        """Make a full committed block findable."""
+        assert block_hash not in self._blocks, block
+        self._blocks[block_hash] = block
+        self._hashes[block] = block_hash
+
+    def remove(self, block: int) -> None:
+        """The block cannot be found any more."""
+        self._idle.pop(block, None)
+        self._idle_pinned.pop(block, None)
+        del self._blocks[self._hashes.pop(block)]
+
+    def idle(self, block: int) -> None:
+        """Nobody holds it from now on: it may be evicted, after all that are idle already."""
+        order = self._idle_pinned if self._hashes[block] in self._pinned else self._idle
+        order[block] = None
+
+    def wake(self, block: int) -> None:
+        """Somebody holds it again."""
+        self._idle.pop(block, None)
+        self._idle_pinned.pop(block, None)
+
+    def pin(self, hashes: Iterable[bytes]) -> None:
+        """Evict these last; give all hashes of a prefix from its first block on."""
+        for block_hash in hashes:
+            self._pinned.add(block_hash)
+            block = self._blocks.get(block_hash)
+            if block is not None and block in self._idle:
+                del self._idle[block]
+                self._idle_pinned[block] = None
+
+    def evict(self) -> int | None:
+        """Take the first block in order of eviction out of the index; None if all are held."""
+        order = self._idle or self._idle_pinned
+        if not order:
+            return None
+        block, _ = order.popitem(last=False)
+        del self._blocks[self._hashes.pop(block)]
+        return block
+
+    def clear(self) -> list[int]:
+        """Forget everything, pins included; returns the blocks that nobody holds."""
+        blocks = [*self._idle, *self._idle_pinned]
+        for entries in (self._blocks, self._hashes, self._idle, self._idle_pinned, self._pinned):
+            entries.clear()
+        return blocks

@@ -1,0 +1,137 @@
+"""What goes from the scheduler to a runner and back: the whole of a step, as values."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from firstlight.shared.engine.sampler import Sampled
+from firstlight.shared.errors import ConfigError, FirstlightError
+from firstlight.shared.sampling import Draw
+from firstlight.shared.types import FinishReason, HintCount, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Limits of one engine. Everything in it is bounded by one of these."""
+
+    blocks: int
+    """KV blocks of 16 tokens in the pool."""
+    context_max: int
+    """Tokens of one sequence, prompt and answer."""
+    sequences_max: int = 16
+    """Sequences that hold KV at the same time."""
+    waiting_max: int = 64
+    """Sequences that wait beyond those; more are refused."""
+    step_tokens_max: int = 512
+    prefill_chunk: int = 256
+    """Most prompt tokens in a step, all sequences together."""
+    step_max_ms: float = 100.0
+    """Prefill beside decoding sequences is cut to this; it bounds the gap of others."""
+    step_alone_max_ms: float = 250.0
+    """The same while nobody decodes; it bounds how long a cancel can take."""
+    hint_ids_max: int = 7
+    """Most drafted ids of one sequence in a step."""
+    credit_timeout_s: float = 30.0
+    ageing_s: float = 5.0
+    """A wait of this length lifts a sequence by one priority."""
+    speculation: Literal["auto", "always", "off"] = "auto"
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for limits that contradict each other."""
+        for name in ("blocks", "context_max", "sequences_max", "prefill_chunk"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, not at least 1")
+        if self.waiting_max < 0 or self.hint_ids_max < 0:
+            raise ConfigError("waiting_max and hint_ids_max must not be negative")
+        if self.step_tokens_max <= self.sequences_max:
+            raise ConfigError(
+                f"step_tokens_max is {self.step_tokens_max}, not above sequences_max "
+                f"({self.sequences_max}): every running sequence takes a token a step"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SequencePlan:
+    """What one sequence runs in a step."""
+
+    request: str
+    start: int
+    """Absolute position of the first row."""
+    ids: tuple[int, ...]
+    """One a row: known ids, then drafted ones."""
+    drafted: int
+    """How many of `ids`, at the end, are drafted."""
+    table: tuple[int, ...]
+    """Block numbers that hold positions 0 to start + len(ids) − 1."""
+    draws: tuple[Draw, ...]
+    """One a row at the end of `ids` whose logits are wanted: none, or 1 + drafted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """A step: rows of several sequences."""
+
+    sequences: tuple[SequencePlan, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the whole step."""
+        return sum(len(sequence.ids) for sequence in self.sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """What a runner made of a plan."""
+
+    sampled: tuple[tuple[Sampled, ...], ...]
+    """A tuple a sequence of the plan, with one entry a draw."""
+    ms: float
+    """How long it took."""
+
+
+class Runner(Protocol):
+    """Runs plans: on a model, or as if."""
+
+    @property
+    def vocab(self) -> int:
+        """Ids are below this."""
+        ...
+
+    def run(self, plan: StepPlan) -> StepRows:
+        """Write KV of all rows, then sample where a draw asks for it."""
+        ...
+
+    def scrub(self, blocks: Sequence[int]) -> None:
+        """Clear blocks whose content is not to be trusted: what is not finite must not stay."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step did to one sequence."""
+
+    request: str
+    epoch: int
+    position: int
+    """Absolute position of the first id."""
+    ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    cached_tokens: int | None = None
+    """On the first outcome of an epoch, as the two below."""
+    queue_ms: float | None = None
+    prefill_ms: float | None = None
+    verified: tuple[tuple[str, HintCount], ...] = ()
+    """By source; `offered` is left 0, since only the mailbox knows what was offered."""
+    finish: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """All that a step did."""
+
+    outcomes: tuple[Outcome, ...] = ()
+    failures: tuple[tuple[str, int, FirstlightError], ...] = ()
+    """(request, epoch, why): these sequences are gone."""
+    rows: int = 0
+    """0: nothing could be planned; wait for a command, or a little."""
+    ms: float = 0.0

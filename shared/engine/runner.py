@@ -1,0 +1,72 @@
+"""Runs a step on the real model: plan → rows → logits → ids. The shell that reads the clock."""
+
+from collections.abc import Sequence
+
+import torch
+
+from firstlight.shared.blocks import BLOCK_TOKENS
+from firstlight.shared.clock import monotonic_s
+from firstlight.shared.engine.kv.storage import KvStorage
+from firstlight.shared.engine.model.batch import Span, StepBatch
+from firstlight.shared.engine.model.load import LoadedModel
+from firstlight.shared.engine.plan import SequencePlan, StepPlan, StepRows
+from firstlight.shared.engine.sampler import sample_rows
+
+
+class TorchRunner:
+    """One model and its KV pool."""
+
+    def __init__(self, model: LoadedModel, kv: KvStorage) -> None:
+        self._model, self._kv = model, kv
+
+    @property
+    def vocab(self) -> int:
+        """Width of the logits."""
+        return self._model.config.vocab
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan) -> StepRows:
+        """Logits of the rows that are sampled, each sampled on its own."""
+        began_s = monotonic_s()
+        logits = self._model.transformer.logits(step_batch(plan), self._kv)
+        draws = [draw for sequence in plan.sequences for draw in sequence.draws]
+        found = iter(sample_rows(logits.numpy(), draws))
+        sampled = tuple(tuple(next(found) for _ in sequence.draws) for sequence in plan.sequences)
+        return StepRows(sampled, (monotonic_s() - began_s) * 1000)
+
+    @torch.inference_mode()
+    def scrub(self, blocks: Sequence[int]) -> None:
+        """Zero blocks: attention multiplies masked values by 0, which only finite ones survive."""
+        self._kv.k[:, list(blocks)] = 0
+        self._kv.v[:, list(blocks)] = 0
+
+
+def step_batch(plan: StepPlan) -> StepBatch:
+    """The rows of a plan, as the model wants them: a sequence after the other."""
+    ids: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    wanted: list[int] = []
+    spans: list[Span] = []
+    for sequence in plan.sequences:
+        rows, end = len(sequence.ids), sequence.start + len(sequence.ids)
+        spans.append(Span(len(ids), rows, end))
+        ids += sequence.ids
+        positions += range(sequence.start, end)
+        slots += _slots(sequence, end)
+        wanted += range(len(ids) - len(sequence.draws), len(ids))
+    return StepBatch(
+        ids=torch.tensor(ids, dtype=torch.int64),
+        positions=torch.tensor(positions, dtype=torch.int64),
+        slots=torch.tensor(slots, dtype=torch.int64),
+        spans=tuple(spans),
+        block_tables=[sequence.table for sequence in plan.sequences],
+        logit_rows=torch.tensor(wanted, dtype=torch.int64),
+    )
+
+
+def _slots(sequence: SequencePlan, end: int) -> list[int]:
+    return [
+        sequence.table[position // BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS
+        for position in range(sequence.start, end)
+    ]

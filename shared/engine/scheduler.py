@@ -1,0 +1,219 @@
+"""Which tokens the next step runs. Decides; touches block tables, and nothing else.
+
+    expire     who has no time left, or whose client does not read
+    decodes    every running sequence that needs one id, most important first
+    prefills   chunks for the rest of the budget, running and waiting alike, most important first
+
+A sequence that needs a block when none is left preempts the least important one, which goes back to
+the queue and is computed again later; the order of importance is total, so the most important one
+always gets on. A waiting sequence is admitted when its whole prefix fits, and pushes aside only
+sequences of a lower class that have not waited for their place.
+"""
+
+from dataclasses import dataclass
+
+from firstlight.shared.blocks import BLOCK_TOKENS, blocks_for
+from firstlight.shared.drafting.steptimes import StepTimes
+from firstlight.shared.engine.kv.manager import KvManager
+from firstlight.shared.engine.plan import EngineConfig
+from firstlight.shared.engine.queue import Importance, WaitingQueue, importance
+from firstlight.shared.engine.sequence import Sequence
+from firstlight.shared.errors import DeadlineError, FirstlightError
+
+
+@dataclass(slots=True)
+class Work:
+    """What one sequence runs in the step that is being planned."""
+
+    sequence: Sequence
+    count: int
+    """Known tokens to run."""
+    drafted: tuple[int, ...] = ()
+    sources: tuple[str, ...] = ()
+
+    @property
+    def samples(self) -> bool:
+        """Whether it catches up, so that its last row's logits are wanted."""
+        return self.sequence.computed + self.count == self.sequence.known
+
+    @property
+    def rows(self) -> int:
+        """Rows in the step."""
+        return self.count + len(self.drafted)
+
+
+class Scheduler:
+    """Sequences that run (hold blocks) and that wait (hold none)."""
+
+    def __init__(self, config: EngineConfig, kv: KvManager) -> None:
+        self._config, self._kv = config, kv
+        self._running: dict[str, Sequence] = {}
+        self._waiting = WaitingQueue()
+        self._works: dict[str, Work] = {}
+        self.preemptions = 0
+
+    @property
+    def running(self) -> int:
+        """Sequences that hold a place."""
+        return len(self._running)
+
+    @property
+    def queued(self) -> int:
+        """Sequences that wait for one."""
+        return len(self._waiting)
+
+    @property
+    def queued_prefill_tokens(self) -> int:
+        """Tokens to compute before everyone here has its next id."""
+        return sum(sequence.uncached_tokens for sequence in self._waiting.all()) + sum(
+            max(0, sequence.behind - 1) for sequence in self._running.values()
+        )
+
+    def all(self) -> list[Sequence]:
+        """Everyone here."""
+        return [*self._running.values(), *self._waiting.all()]
+
+    def get(self, request: str) -> Sequence | None:
+        """The sequence of a request."""
+        return self._running.get(request) or self._waiting.get(request)
+
+    def add(self, sequence: Sequence, now: float) -> None:
+        """A new sequence waits."""
+        self._enqueue(sequence, now)
+
+    def remove(self, request: str, *, trusted: bool = True) -> list[int]:
+        """Free a sequence at once; returns the blocks to scrub if its KV is not `trusted`."""
+        if request in self._running:
+            sequence = self._running.pop(request)
+            if not trusted:
+                return self._kv.discard(sequence.table)
+            self._kv.release(sequence.table)
+        else:
+            self._waiting.discard(request)
+        return []
+
+    def expire(self, now: float) -> list[tuple[Sequence, FirstlightError]]:
+        """Remove those whose time is over or whose client did not read, with the reason."""
+        gone: list[tuple[Sequence, FirstlightError]] = []
+        for sequence in self.all():
+            error: FirstlightError | None = sequence.stall(now, self._config.credit_timeout_s)
+            if now >= sequence.deadline_s:
+                error = DeadlineError(
+                    f"not finished within {sequence.request.budget_s:g} s: {sequence.generated} of "
+                    f"up to {sequence.request.max_tokens} tokens"
+                )
+            if error is not None:
+                self.remove(sequence.id)
+                gone.append((sequence, error))
+        return gone
+
+    def plan(self, now: float, times: StepTimes) -> list[Work]:
+        """Work for the next step: no more tokens than the budget, all with blocks to write to."""
+        self._works = {}
+        self._plan_decodes(now)
+        self._plan_prefills(now, times)
+        for work in self._works.values():
+            if work.sequence.first_step_s is None:
+                work.sequence.first_step_s = now
+        return list(self._works.values())
+
+    def rank(self, sequence: Sequence, now: float) -> Importance:
+        """Sorts the most important sequence first."""
+        return importance(sequence, now, self._config.ageing_s)
+
+    def _plan_decodes(self, now: float) -> None:
+        ready = [
+            sequence
+            for sequence in self._running.values()
+            if sequence.known - sequence.computed == 1 and not sequence.stalled
+        ]
+        for sequence in sorted(ready, key=lambda one: self.rank(one, now)):
+            if sequence.id in self._running and self._room(sequence, sequence.known, now):
+                self._works[sequence.id] = Work(sequence, 1)
+
+    def _plan_prefills(self, now: float, times: StepTimes) -> None:
+        behind = [
+            sequence
+            for sequence in self.all()
+            if not sequence.stalled
+            and (sequence.id not in self._running or sequence.known - sequence.computed > 1)
+        ]
+        chunk = self._chunk(times) if behind else 0
+        for sequence in sorted(behind, key=lambda one: self.rank(one, now)):
+            if chunk <= 0:
+                break
+            if sequence.id not in self._running and not self._admit(sequence, now):
+                break
+            take = min(chunk, sequence.known - sequence.computed)
+            if self._room(sequence, sequence.computed + take, now):
+                self._works[sequence.id] = Work(sequence, take)
+                chunk -= take
+
+    def _chunk(self, times: StepTimes) -> int:
+        """Prefill tokens that fit the budget and the time that a step may take."""
+        config, decodes = self._config, len(self._works)
+        chunk = min(config.prefill_chunk, config.step_tokens_max - decodes)
+        limit_ms = config.step_max_ms if decodes else config.step_alone_max_ms
+        while chunk > BLOCK_TOKENS and times.prefill_ms(decodes + chunk) > limit_ms:
+            chunk = (chunk - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+        return chunk
+
+    def _admit(self, sequence: Sequence, now: float) -> bool:
+        """Give a waiting sequence a place, and the blocks of its prefix that are cached."""
+        while not self._fits(sequence):
+            victim = self._lesser(sequence, now)
+            if victim is None:
+                return False
+            self._preempt(victim, now)
+        self._waiting.take(sequence.id, now)
+        self._running[sequence.id] = sequence
+        sequence.computed = self._kv.attach(sequence.table, sequence.hashes, sequence.known)
+        sequence.published = len(sequence.table)
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = min(sequence.computed, len(sequence.request.prompt))
+        return True
+
+    def _fits(self, sequence: Sequence) -> bool:
+        if len(self._running) >= self._config.sequences_max:
+            return False
+        hits = self._kv.hit_blocks(sequence.hashes, sequence.known)
+        held = hits - self._kv.idle_hits(sequence.hashes, hits)
+        promised = sum(
+            max(0, blocks_for(one.known) - len(one.table)) for one in self._running.values()
+        )
+        return blocks_for(sequence.known) - held <= self._kv.available - promised
+
+    def _lesser(self, sequence: Sequence, now: float) -> Sequence | None:
+        """Whom a waiting sequence may push aside: the stalled, and the lower that just came."""
+        able = [
+            one
+            for one in self._running.values()
+            if one.stalled
+            or (
+                one.request.priority > sequence.request.priority
+                and one.waited_s < self._config.ageing_s
+            )
+        ]
+        return max(able, key=lambda one: (one.stalled, self.rank(one, now)), default=None)
+
+    def _room(self, sequence: Sequence, tokens: int, now: float) -> bool:
+        """Blocks for `tokens` tokens, taken from the less important; False: it gave way itself."""
+        while not self._kv.grow(sequence.table, tokens):
+            victim = max(self._running.values(), key=lambda one: (one.stalled, self.rank(one, now)))
+            self._preempt(victim, now)
+            if victim is sequence:
+                return False
+        return True
+
+    def _preempt(self, victim: Sequence, now: float) -> None:
+        self._works.pop(victim.id, None)
+        del self._running[victim.id]
+        self._kv.release(victim.table)
+        victim.computed = victim.published = 0
+        self.preemptions += 1
+        self._enqueue(victim, now)
+
+    def _enqueue(self, sequence: Sequence, now: float) -> None:
+        hits = self._kv.hit_blocks(sequence.hashes, sequence.known)
+        sequence.uncached_tokens = sequence.known - hits * BLOCK_TOKENS
+        self._waiting.push(sequence, now)

@@ -1,0 +1,118 @@
+"""One answer in the making: its ids, how many of them are computed, and which blocks hold them."""
+
+from firstlight.shared.blocks import BLOCK_TOKENS, block_hashes, next_hash, root_hash
+from firstlight.shared.errors import SlowClientError
+from firstlight.shared.sampling import Draw, History
+from firstlight.shared.types import Request
+
+
+class Sequence:
+    """There are no phases: `computed` catches up with `known`, and at `known` an id is sampled."""
+
+    def __init__(
+        self, request: Request, *, epoch: int, committed: tuple[int, ...], credit: int, now: float
+    ) -> None:
+        self.request = request
+        self.epoch = epoch
+        self.ids = [*request.prompt, *committed]
+        self.history = History(request.prompt, committed)
+        self.credit = credit
+        """Ids may be committed at positions below it."""
+        self.computed = 0
+        """Tokens whose KV is in the pool."""
+        self.table: list[int] = []
+        self.published = 0
+        """Leading blocks of the table that the prefix index knows."""
+        self._root = root_hash(tokenizer_hash=request.tokenizer_hash, salt=request.salt)
+        self.hashes = block_hashes(self._root, self.ids)
+        self.arrived_s = now
+        self.deadline_s = now + request.budget_s
+        self.queued_since_s: float | None = now
+        """None while it runs."""
+        self.waited_s = 0.0
+        """Time in the queue before that."""
+        self.stalled_since_s: float | None = None
+        self.first_step_s: float | None = None
+        self.cached_tokens: int | None = None
+        self.reported = False
+        """Whether the first outcome is out."""
+        self.uncached_tokens = len(self.ids)
+        """Expected prefill when it was queued."""
+
+    @property
+    def id(self) -> str:
+        """The request's."""
+        return self.request.id
+
+    @property
+    def known(self) -> int:
+        """Prompt and committed ids; the absolute position of the next id."""
+        return len(self.ids)
+
+    @property
+    def generated(self) -> int:
+        """Ids after the prompt."""
+        return len(self.ids) - len(self.request.prompt)
+
+    @property
+    def behind(self) -> int:
+        """Known tokens that are not computed, or will not be cached when it gets a place."""
+        return (
+            self.uncached_tokens if self.queued_since_s is not None else self.known - self.computed
+        )
+
+    @property
+    def end(self) -> int:
+        """The answer stays below this position."""
+        return len(self.request.prompt) + self.request.max_tokens
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the client has not made room for another id."""
+        return self.known >= self.credit
+
+    @property
+    def draft_max(self) -> int:
+        """Drafted ids that could be committed, with one id more, within limit and credit."""
+        return max(0, min(self.end, self.credit) - self.known - 1)
+
+    def commit(self, ids: list[int]) -> None:
+        """Append ids; the caller accounts for `computed`."""
+        for token in ids:
+            self.ids.append(token)
+            self.history.append(token)
+            if len(self.ids) % BLOCK_TOKENS == 0:
+                parent = self.hashes[-1] if self.hashes else self._root
+                self.hashes.append(next_hash(parent, self.ids[-BLOCK_TOKENS:]))
+
+    def draws(self, drafted: tuple[int, ...]) -> tuple[Draw, ...]:
+        """How to choose the id at `known`, and the ones after each drafted id."""
+        request = self.request
+        return tuple(
+            Draw(
+                request.sampling,
+                request.seed,
+                request.choice,
+                self.known + ahead,
+                self.history,
+                drafted[:ahead],
+            )
+            for ahead in range(len(drafted) + 1)
+        )
+
+    def waiting_s(self, now: float) -> float:
+        """All the time that it was queued."""
+        return self.waited_s + (0.0 if self.queued_since_s is None else now - self.queued_since_s)
+
+    def stall(self, now: float, timeout_s: float) -> SlowClientError | None:
+        """Note whether it stands at its credit; the error once it has for `timeout_s`."""
+        if not self.stalled:
+            self.stalled_since_s = None
+            return None
+        if self.stalled_since_s is None:
+            self.stalled_since_s = now
+        if now - self.stalled_since_s < timeout_s:
+            return None
+        return SlowClientError(
+            f"the client did not read for {timeout_s:g} s: answer stands at position {self.known}"
+        )

@@ -1,0 +1,107 @@
+"""What was measured, kept small: averages that forget by time, and quantiles of the recent past.
+
+Time is passed in, and reading changes nothing, so that a decision can read an estimate as often
+as it likes. Every estimate is bounded, however often it is fed.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+RTT_SAMPLES_MAX = 64
+RTT_WINDOW_S = 60.0
+RTT_QUANTILE = 0.75
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The `share` quantile of `values` (not empty), linear between neighbours."""
+    assert values
+    assert 0.0 <= share <= 1.0, share
+    ordered = sorted(values)
+    at = share * (len(ordered) - 1)
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+class Ewma:
+    """Average that forgets by time: what is `half_life_s` old counts half of what is new."""
+
+    def __init__(self, half_life_s: float) -> None:
+        assert half_life_s > 0, half_life_s
+        self._half_life_s = half_life_s
+        self._value = 0.0
+        self._weight = 0.0
+        self._at = 0.0
+
+    def observe(self, value: float, now: float) -> None:
+        """Take a measurement; a value that is not a finite number is dropped."""
+        if not math.isfinite(value):
+            return
+        kept = self._weight * self._decay(now)
+        self._weight = kept + 1.0
+        self._value += (value - self._value) / self._weight
+        self._at = max(now, self._at)
+
+    def value(self) -> float | None:
+        """The average; None before the first measurement."""
+        return self._value if self._weight else None
+
+    def weight(self, now: float) -> float:
+        """How many fresh measurements the average is worth now."""
+        return self._weight * self._decay(now)
+
+    def _decay(self, now: float) -> float:
+        return float(0.5 ** (max(0.0, now - self._at) / self._half_life_s))
+
+
+class DecayingSum:
+    """A sum that halves every `half_life_s`: penalties that fade."""
+
+    def __init__(self, half_life_s: float) -> None:
+        assert half_life_s > 0, half_life_s
+        self._half_life_s = half_life_s
+        self._value = 0.0
+        self._at = 0.0
+
+    def add(self, amount: float, now: float) -> None:
+        """Add to what is left of the sum."""
+        self._value = self.value(now) + amount
+        self._at = max(now, self._at)
+
+    def value(self, now: float) -> float:
+        """What is left of it."""
+        return float(self._value * 0.5 ** (max(0.0, now - self._at) / self._half_life_s))
+
+
+class RttEstimate:
+    """Round trip to one peer: a quantile of what was measured in the last minute.
+
+    A quantile and not the last sample, so that one lost packet does not move traffic; three
+    quarters and not the mean, so that a jittery path costs what it costs. Before the first
+    measurement it is the prior; after a silence it is what was measured last.
+    """
+
+    def __init__(self, prior_ms: float) -> None:
+        self._prior_ms = prior_ms
+        self._samples: deque[tuple[float, float]] = deque(maxlen=RTT_SAMPLES_MAX)
+        self._value_ms: float | None = None
+
+    def observe(self, ms: float, now: float) -> None:
+        """Take a measured round trip; negative and infinite ones are dropped."""
+        if not (math.isfinite(ms) and ms >= 0.0):
+            return
+        self._samples.append((now, ms))
+        while self._samples[0][0] < now - RTT_WINDOW_S:
+            self._samples.popleft()
+        self._value_ms = quantile([sample for _, sample in self._samples], RTT_QUANTILE)
+
+    @property
+    def ms(self) -> float:
+        """The estimate."""
+        return self._prior_ms if self._value_ms is None else self._value_ms
+
+    @property
+    def measured(self) -> bool:
+        """Whether the estimate rests on a measurement."""
+        return self._value_ms is not None

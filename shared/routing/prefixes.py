@@ -1,0 +1,96 @@
+"""What this edge has sent where: an expectation of which core has which prefix cached.
+
+A core's cache is not asked; an edge knows what it sent there itself. An entry is a guess for 2 s
+from the moment a request is routed (so the next decision sees it), and holds for 10 minutes once
+the first commit says that the prompt was computed. That commit also says how many prompt tokens the
+core found, which corrects how far this core is believed.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from firstlight.shared.blocks import BLOCK_TOKENS
+
+GUESSED_S = 2.0
+KEPT_S = 600.0
+BLOCKS_MAX = 65_536
+CORES_MAX = 1_024
+BELIEF_STEP = 0.2
+"""How far one answer moves the belief in a core."""
+
+
+class SentPrefixes:
+    """Block hash → cores that should have it, until when; the longest unused is dropped first."""
+
+    def __init__(self, *, blocks_max: int = BLOCKS_MAX) -> None:
+        self._blocks_max = blocks_max
+        self._until: OrderedDict[bytes, dict[str, float]] = OrderedDict()
+        self._belief: OrderedDict[str, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Blocks remembered."""
+        return len(self._until)
+
+    def resident(self, hashes: Sequence[bytes], now: float) -> dict[str, int]:
+        """Prompt tokens that each core should have cached, of a prompt with these block hashes."""
+        blocks: dict[str, int] = {}
+        holders: set[str] | None = None
+        for depth, block in enumerate(hashes, start=1):
+            cores = self._until.get(block)
+            if not cores:
+                break
+            alive = {core for core, until in cores.items() if until > now}
+            holders = alive if holders is None else holders & alive
+            if not holders:
+                break
+            for core in holders:
+                blocks[core] = depth
+        return {
+            core: int(depth * BLOCK_TOKENS * self._belief.get(core, 1.0))
+            for core, depth in blocks.items()
+        }
+
+    def sent(self, core: str, hashes: Sequence[bytes], now: float) -> None:
+        """A request with these block hashes is on its way to `core`."""
+        self._put(core, hashes, now + GUESSED_S, now)
+
+    def computed(
+        self,
+        core: str,
+        hashes: Sequence[bytes],
+        *,
+        expected_tokens: int,
+        cached_tokens: int,
+        now: float,
+    ) -> None:
+        """The first commit came: the core has the prompt, and had `cached_tokens` of it before.
+
+        `expected_tokens`: what `resident` said when the request was routed.
+        """
+        self._put(core, hashes, now + KEPT_S, now)
+        if expected_tokens <= 0:
+            return
+        truth = min(1.0, cached_tokens / expected_tokens)
+        belief = self._belief.pop(core, 1.0)
+        self._belief[core] = belief + BELIEF_STEP * (truth - belief)
+        if len(self._belief) > CORES_MAX:
+            self._belief.popitem(last=False)
+
+    def forget(self, core: str) -> None:
+        """The core was lost, and its cache with it."""
+        self._belief.pop(core, None)
+        for block in [block for block, cores in self._until.items() if core in cores]:
+            self._until[block].pop(core)
+            if not self._until[block]:
+                del self._until[block]
+
+    def _put(self, core: str, hashes: Sequence[bytes], until: float, now: float) -> None:
+        # Deepest first, so that of one prompt the first blocks are the last to be dropped.
+        for block in reversed(hashes[: self._blocks_max]):
+            cores = self._until.setdefault(block, {})
+            for gone in [name for name, end in cores.items() if end <= now]:
+                del cores[gone]
+            cores[core] = max(until, cores.get(core, 0.0))
+            self._until.move_to_end(block)
+        while len(self._until) > self._blocks_max:
+            self._until.popitem(last=False)

@@ -1,0 +1,207 @@
+"""Every metric of every role, declared here and nowhere else, in a registry of our own.
+
+Engine metrics keep vLLM's names where the meaning is the same, so that dashboards and autoscalers
+made for it work; ours begin `firstlight_`. Labels are bounded (role, region, model, source, reason,
+and cores, whose number is bounded by the membership); an id or a tenant is never one.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+REGISTRY = CollectorRegistry()
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_SHORT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.5, 1.0, 3.0)
+_TOKENS = (1, 8, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+_MODEL = ("model_name",)
+
+
+def render() -> bytes:
+    """All metrics in Prometheus' text format (`CONTENT_TYPE`)."""
+    return generate_latest(REGISTRY)
+
+
+# The engine, in vLLM's words.
+
+REQUESTS_RUNNING = Gauge(
+    "vllm:num_requests_running", "Sequences in the running batch.", _MODEL, registry=REGISTRY
+)
+REQUESTS_WAITING = Gauge(
+    "vllm:num_requests_waiting", "Sequences that wait for a first step.", _MODEL, registry=REGISTRY
+)
+KV_USAGE = Gauge(
+    "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", _MODEL, registry=REGISTRY
+)
+PREFIX_QUERIES = Counter(
+    "vllm:prefix_cache_queries",
+    "Prompt tokens looked up in the prefix cache.",
+    _MODEL,
+    registry=REGISTRY,
+)
+PREFIX_HITS = Counter(
+    "vllm:prefix_cache_hits", "Prompt tokens found in it.", _MODEL, registry=REGISTRY
+)
+PREEMPTIONS = Counter(
+    "vllm:num_preemptions", "Sequences put back to be recomputed.", _MODEL, registry=REGISTRY
+)
+PROMPT_TOKENS = Counter("vllm:prompt_tokens", "Prompt tokens computed.", _MODEL, registry=REGISTRY)
+GENERATION_TOKENS = Counter(
+    "vllm:generation_tokens", "Tokens committed.", _MODEL, registry=REGISTRY
+)
+REQUEST_SUCCESS = Counter(
+    "vllm:request_success",
+    "Answers that ended well, by finish reason.",
+    (*_MODEL, "finished_reason"),
+    registry=REGISTRY,
+)
+STEP_TOKENS = Histogram(
+    "vllm:iteration_tokens_total",
+    "Tokens in a step.",
+    _MODEL,
+    buckets=_TOKENS,
+    registry=REGISTRY,
+)
+QUEUE_SECONDS = Histogram(
+    "vllm:request_queue_time_seconds",
+    "From arrival at the core to the first step.",
+    _MODEL,
+    buckets=_SECONDS,
+    registry=REGISTRY,
+)
+PREFILL_SECONDS = Histogram(
+    "vllm:request_prefill_time_seconds",
+    "From the first step to the first token.",
+    _MODEL,
+    buckets=_SECONDS,
+    registry=REGISTRY,
+)
+DRAFT_TOKENS = Counter(
+    "vllm:spec_decode_num_draft_tokens",
+    "Drafted ids that were verified.",
+    _MODEL,
+    registry=REGISTRY,
+)
+ACCEPTED_TOKENS = Counter(
+    "vllm:spec_decode_num_accepted_tokens", "Drafted ids that agreed.", _MODEL, registry=REGISTRY
+)
+
+# The edge, in vLLM's words where a client's wait is meant.
+
+TTFT_SECONDS = Histogram(
+    "vllm:time_to_first_token_seconds",
+    "From the request's first byte to the first token's.",
+    _MODEL,
+    buckets=_SECONDS,
+    registry=REGISTRY,
+)
+ITL_SECONDS = Histogram(
+    "vllm:inter_token_latency_seconds",
+    "Between tokens of one answer.",
+    _MODEL,
+    buckets=_SHORT_SECONDS,
+    registry=REGISTRY,
+)
+E2E_SECONDS = Histogram(
+    "vllm:e2e_request_latency_seconds",
+    "From the request's first byte to the answer's end.",
+    _MODEL,
+    buckets=_SECONDS,
+    registry=REGISTRY,
+)
+
+# Ours.
+
+STEP_SECONDS = Histogram(
+    "firstlight_step_seconds",
+    "Time of one engine step.",
+    _MODEL,
+    buckets=_SHORT_SECONDS,
+    registry=REGISTRY,
+)
+HINT_TOKENS = Counter(
+    "firstlight_hint_tokens",
+    "Hinted ids by source and what became of them: offered, verified, accepted.",
+    ("source", "fate"),
+    registry=REGISTRY,
+)
+HTTP_REQUESTS = Counter(
+    "firstlight_http_requests",
+    "HTTP answers by protocol (h1, h2, h3), route and status.",
+    ("protocol", "route", "status"),
+    registry=REGISTRY,
+)
+HTTP_IN_FLIGHT = Gauge(
+    "firstlight_http_in_flight", "HTTP requests not yet answered.", registry=REGISTRY
+)
+HTTP_CONNECTIONS = Gauge(
+    "firstlight_http_connections", "Open client connections.", ("protocol",), registry=REGISTRY
+)
+REQUESTS_REFUSED = Counter(
+    "firstlight_requests_refused",
+    "Requests refused, by role and the error's kind.",
+    ("role", "reason"),
+    registry=REGISTRY,
+)
+ROUTES = Counter(
+    "firstlight_routes",
+    "Routing decisions by the chosen core's region and why.",
+    ("region", "reason"),
+    registry=REGISTRY,
+)
+ROUTE_TTFT_SECONDS = Histogram(
+    "firstlight_route_expected_ttft_seconds",
+    "Time to the first token that routing expected of the chosen core.",
+    buckets=_SECONDS,
+    registry=REGISTRY,
+)
+MOVES = Counter(
+    "firstlight_moves",
+    "Requests that went on at another core, by why.",
+    ("reason",),
+    registry=REGISTRY,
+)
+MOVE_GAP_SECONDS = Histogram(
+    "firstlight_move_gap_seconds",
+    "From the last token before a move to the first after it.",
+    buckets=_SECONDS,
+    registry=REGISTRY,
+)
+LINKS = Gauge("firstlight_links", "Links to cores that live.", registry=REGISTRY)
+LINK_LOSSES = Counter(
+    "firstlight_link_losses", "Links lost, by why.", ("reason",), registry=REGISTRY
+)
+LINK_RTT_SECONDS = Gauge(
+    "firstlight_link_rtt_seconds", "Round trip to a core (quantile).", ("core",), registry=REGISTRY
+)
+LINK_BYTES = Counter(
+    "firstlight_link_bytes", "Bytes of link frames.", ("direction",), registry=REGISTRY
+)
+LINK_FRAMES = Counter(
+    "firstlight_link_frames", "Frames on links.", ("direction",), registry=REGISTRY
+)
+CONTROL_JOINED = Gauge(
+    "firstlight_control_joined", "Control streams that live.", ("role",), registry=REGISTRY
+)
+CONTROL_LOSSES = Counter(
+    "firstlight_control_losses", "Control streams that broke off.", ("role",), registry=REGISTRY
+)
+MESH_NODES = Gauge(
+    "firstlight_mesh_nodes", "Nodes that live, as known here.", ("role",), registry=REGISTRY
+)
+MESH_REPORTS = Counter(
+    "firstlight_mesh_reports",
+    "Reports by what became of them: taken, stale, refused.",
+    ("fate",),
+    registry=REGISTRY,
+)
+MESH_VIEW_AGE_SECONDS = Gauge(
+    "firstlight_mesh_view_age_seconds",
+    "Since the last view from any load balancer.",
+    registry=REGISTRY,
+)
+LOOP_LAG_SECONDS = Histogram(
+    "firstlight_loop_lag_seconds",
+    "How late the event loop woke from a timed sleep.",
+    buckets=_SHORT_SECONDS,
+    registry=REGISTRY,
+)

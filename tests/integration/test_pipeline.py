@@ -1,0 +1,302 @@
+"""The edge's way of a request over real links, to cores with a runner that needs no model."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import doubles
+import pytest
+
+from firstlight.core_node.admission import Offer
+from firstlight.core_node.backends.native import NativeBackend
+from firstlight.core_node.meter import Meter
+from firstlight.core_node.server import LinkServer
+from firstlight.edge_node.answer import Ask, ChoiceStats
+from firstlight.edge_node.choice import CREDIT_TOKENS
+from firstlight.edge_node.pipeline import Pipeline
+from firstlight.edge_node.route import CoreRouter
+from firstlight.edge_node.upstream.pool import LinkPool
+from firstlight.edge_node.view import MeshMemory
+from firstlight.shared import rpc
+from firstlight.shared.clock import monotonic_s
+from firstlight.shared.engine.engine import Engine
+from firstlight.shared.errors import CapacityError, FirstlightError, PeerError
+from firstlight.shared.tls import NodeFiles, ensure_ca, issue
+from firstlight.shared.types import FinishReason, MeshView, NodeInfo, Report, Role, Sampling
+
+MODEL, TOKENIZER = "m", "t"
+PROMPT = tuple(range(1, 40))
+
+
+class SlowRunner(doubles.PagedRunner):
+    """Takes a moment for each step, so that a test can act in the middle of an answer."""
+
+    step_s = 0.004
+
+    def run(self, plan):  # type: ignore[no-untyped-def]
+        self.pause.wait(self.step_s)
+        return super().run(plan)
+
+    def __post_init__(self) -> None:
+        from threading import Event
+
+        super().__post_init__()
+        self.pause = Event()
+
+
+class Mesh:
+    """Cores and one edge's pipeline, joined by real links."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._listening: dict[str, rpc.Listening] = {}
+        self._seq = 0
+        self.engines: dict[str, Engine] = {}
+        self.servers: dict[str, LinkServer] = {}
+        self.infos: dict[str, NodeInfo] = {}
+        self.backends: list[NativeBackend] = []
+        self.memory = MeshMemory()
+        connect = partial(rpc.channel, files=self.files(Role.EDGE, "edge"), peer_role=Role.CORE)
+        self.pool = LinkPool(self.memory, connect, Random(1))
+        self.pipeline = Pipeline(
+            edge="edge",
+            region="eu",
+            router=CoreRouter(self.pool, region="eu", tokenizer_hash=TOKENIZER, rng=Random(2)),
+            tokenizer_hash=TOKENIZER,
+            eos_ids=frozenset({0}),
+            token_bytes=lambda token: bytes([token]) if 97 <= token <= 122 else b"",
+            salt_key=bytes(32),
+            rng=Random(3),
+        )
+
+    def files(self, role: Role, node: str) -> NodeFiles:
+        return issue(ensure_ca(self._folder / "ca"), role, node, ["127.0.0.1"], self._folder / node)
+
+    async def start_core(self, name: str, region: str, **limits: object) -> None:
+        given: dict[str, object] = {"blocks": 128, "context_max": 2048, "waiting_max": 32} | limits
+        config = doubles.config(**given)
+        engine = Engine(SlowRunner(config.blocks), config)
+        offer = Offer((MODEL,), TOKENIZER, vocab=doubles.VOCAB, context_max=config.context_max)
+        backend = NativeBackend(engine, offer, hint_ids_max=config.hint_ids_max, ngram=False)
+        info = NodeInfo(name, Role.CORE, 1, region, "-", "class", (MODEL,), TOKENIZER, 2048)
+        server = LinkServer(backend, info, Meter(MODEL))
+        backend.start(asyncio.get_running_loop(), server.deliver, lambda error: None)
+        listening = await rpc.server("127.0.0.1:0", self.files(Role.CORE, name), server.add_to)
+        server.info = self.infos[name] = replace(info, address=f"127.0.0.1:{listening.port}")
+        self._listening[name], self.engines[name] = listening, engine
+        self.servers[name] = server
+        self.backends.append(backend)
+
+    def announce(self) -> None:
+        """What a load balancer would say."""
+        self._seq += 1
+        reports = tuple((Report(info, self._seq), 0.0) for info in self.infos.values())
+        self.memory.merge(MeshView("lb", self._seq, reports), monotonic_s())
+
+    async def linked(self, count: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.pool.links) != count:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async def kill_core(self, name: str) -> None:
+        await self._listening.pop(name).server.stop(0)
+
+    async def stop(self) -> None:
+        for name in list(self._listening):
+            await self.kill_core(name)
+        for backend in self.backends:
+            await asyncio.to_thread(backend.stop)
+
+
+@asynccontextmanager
+async def a_mesh(folder: Path, **limits: object) -> AsyncIterator[Mesh]:
+    mesh = Mesh(folder)
+    await mesh.start_core("core-eu", "eu", **limits)
+    await mesh.start_core("core-us", "us", **limits)
+    mesh.announce()
+    running = asyncio.create_task(mesh.pool.run())
+    try:
+        await mesh.linked(2)
+        yield mesh
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await mesh.stop()
+
+
+@pytest.fixture
+async def mesh(tmp_path: Path) -> AsyncIterator[Mesh]:
+    async with a_mesh(tmp_path) as made:
+        yield made
+
+
+def ask(seed: int = 1, **changes: object) -> Ask:
+    values: dict[str, object] = {
+        "tenant": "local",
+        "model": MODEL,
+        "prompt": PROMPT,
+        "sampling": Sampling(temperature=0.9),
+        "seed": seed,
+        "max_tokens": 40,
+        "ignore_eos": True,
+        "received_s": monotonic_s(),
+    }
+    return Ask(**(values | changes))  # type: ignore[arg-type]
+
+
+def alone(seed: int, max_tokens: int = 40) -> list[int]:
+    """The ids of that ask from an engine that nothing disturbs."""
+    request = doubles.request(
+        prompt=PROMPT, sampling=Sampling(temperature=0.9), seed=seed, max_tokens=max_tokens
+    )
+    return doubles.alone(request)
+
+
+async def read(
+    mesh: Mesh, asked: Ask, at: int | None = None, victim: str = ""
+) -> tuple[list[int], str, FinishReason | None, ChoiceStats]:
+    """The whole answer; kills the core that serves it once `at` ids are here."""
+    answer = await mesh.pipeline.open(asked)
+    ids: list[int] = []
+    text, finish, killed = "", None, None
+    try:
+        async for event in answer.events():
+            ids += event.ids
+            text += event.text
+            finish = event.finish
+            if at is not None and len(ids) >= at and killed is None:
+                killed = asyncio.create_task(mesh.kill_core(answer.stats(0).core))
+    finally:
+        await answer.close()
+    if killed is not None:
+        await killed
+    return ids, text, finish, answer.stats(0)
+
+
+async def settled(mesh: Mesh, names: Sequence[str]) -> None:
+    """Wait until these cores hold no sequence."""
+    async with asyncio.timeout(5):
+        while any(mesh.engines[name].has_work for name in names):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_an_answer_is_what_the_engine_alone_would_say(mesh: Mesh) -> None:
+    ids, _, finish, stats = await read(mesh, ask(seed=5))
+    assert ids == alone(5)
+    assert finish is FinishReason.LENGTH
+    assert (stats.core, stats.region, stats.moved) == ("core-eu", "eu", 0)
+    assert stats.completion_tokens == 40
+    assert stats.ttft_ms.prefill > 0
+
+
+@pytest.mark.parametrize("at", [1, 7, 20, 39])
+async def test_a_core_killed_in_the_middle_changes_no_id(mesh: Mesh, at: int) -> None:
+    ids, _, _, stats = await read(mesh, ask(seed=at), at=at)
+    assert ids == alone(at)
+    assert (stats.moved, stats.core) == ((1, "core-us") if at < 39 else (stats.moved, stats.core))
+    assert stats.continuation == "exact"
+
+
+async def test_twenty_answers_on_a_killed_core_all_go_on(mesh: Mesh) -> None:
+    first = read(mesh, ask(seed=100), at=5)
+    rest = [read(mesh, ask(seed=100 + number)) for number in range(1, 20)]
+    answers = await asyncio.gather(first, *rest)
+    assert [ids for ids, *_ in answers] == [alone(100 + number) for number in range(20)]
+
+
+async def test_hints_change_no_id(mesh: Mesh) -> None:
+    asked = ask(seed=9, prompt=PROMPT * 2)
+    with_hints, *_, stats = await read(mesh, asked)
+    without, *_ = await read(mesh, replace(asked, hints=False))
+    assert with_hints == without
+    assert stats.hints.keys() <= {"edge-ngram"}
+
+
+async def test_a_stop_string_ends_the_answer_and_frees_the_core(mesh: Mesh) -> None:
+    ids, text, _, _ = await read(mesh, ask(seed=3, max_tokens=200))
+    stop = text[3:5]
+    assert stop
+    short, cut, finish, _ = await read(mesh, ask(seed=3, max_tokens=200, stop=(stop,)))
+    assert finish is FinishReason.STOP
+    assert cut == text[: text.index(stop)]
+    assert short == ids[: len(short)]
+    await settled(mesh, ["core-eu", "core-us"])
+
+
+async def test_closing_an_answer_early_frees_the_core(mesh: Mesh) -> None:
+    answer = await mesh.pipeline.open(ask(seed=4, max_tokens=400))
+    async for _ in answer.events():
+        break
+    await answer.close()
+    await settled(mesh, ["core-eu", "core-us"])
+    assert mesh.pipeline.answers == set()
+    assert mesh.engines["core-eu"].blocks.used == 0
+
+
+async def test_a_client_that_takes_nothing_stops_the_core_at_its_credit(mesh: Mesh) -> None:
+    answer = await mesh.pipeline.open(ask(seed=6, prompt=PROMPT[:4], max_tokens=1500))
+    steps = -1
+    async with asyncio.timeout(30):
+        while steps != (steps := answer.stats(0).completion_tokens):  # noqa: ASYNC110
+            await asyncio.sleep(0.5)
+    assert steps == CREDIT_TOKENS
+    await answer.close()
+    await settled(mesh, ["core-eu"])
+
+
+async def test_two_choices_of_one_ask_differ(mesh: Mesh) -> None:
+    answer = await mesh.pipeline.open(ask(seed=8, n=2))
+    ids: dict[int, list[int]] = {0: [], 1: []}
+    async for event in answer.events():
+        ids[event.index] += event.ids
+    await answer.close()
+    assert len(ids[0]) == len(ids[1]) == 40
+    assert ids[0] == alone(8)
+    assert ids[0] != ids[1]
+
+
+async def test_without_a_core_the_answer_is_a_capacity_error(mesh: Mesh) -> None:
+    for name in ("core-eu", "core-us"):
+        await mesh.kill_core(name)
+    await mesh.linked(0)
+    with pytest.raises(CapacityError):
+        await mesh.pipeline.open(ask())
+    assert mesh.pipeline.answers == set()
+
+
+async def test_both_cores_killed_before_a_token_is_one_clear_error(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        for engine in mesh.engines.values():
+            engine._runner.step_s = 2.0  # type: ignore[attr-defined]
+        answer = await mesh.pipeline.open(ask())
+        await mesh.kill_core("core-eu")
+        await asyncio.sleep(0.3)
+        await mesh.kill_core("core-us")
+        with pytest.raises(PeerError, match="died before its first token"):
+            async for _ in answer.events():
+                pass
+        await answer.close()
+
+
+async def test_a_full_home_region_spills_to_the_next(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path, sequences_max=1, waiting_max=1) as mesh:
+        asked = [ask(seed=number, max_tokens=100) for number in range(3)]
+        answers = [await mesh.pipeline.open(one) for one in asked]
+        cores = {answer.stats(0).core for answer in answers}
+        for answer in answers:
+            await answer.close()
+        assert cores == {"core-eu", "core-us"}
+
+
+async def test_a_refusal_of_the_request_itself_is_not_retried(mesh: Mesh) -> None:
+    answer = await mesh.pipeline.open(ask(prompt=PROMPT, max_tokens=5000))
+    with pytest.raises(FirstlightError) as caught:
+        async for _ in answer.events():
+            pass
+    await answer.close()
+    assert caught.value.http_status == 400
+    assert answer.stats(0).moved == 0

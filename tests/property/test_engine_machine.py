@@ -1,0 +1,259 @@
+"""Whatever happens to an engine: each answer is what it is alone, and no block is lost."""
+
+from random import Random
+
+from doubles import VOCAB, Answers, PagedRunner, alone, config, request
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from firstlight.core_node.mailbox import Mailbox
+from firstlight.shared.engine.engine import Engine
+from firstlight.shared.errors import CapacityError, StaleError
+from firstlight.shared.stream import TokenStream
+from firstlight.shared.types import Hint, Priority, Request, Sampling
+
+SAMPLINGS = (
+    Sampling(temperature=0.0),
+    Sampling(),
+    Sampling(temperature=0.5, frequency_penalty=1.0, presence_penalty=0.3),
+    Sampling(repetition_penalty=1.4, top_k=9, top_p=0.9, min_p=0.01),
+)
+SEEDS = st.integers(0, 2**32 - 1)
+_truths: dict[Request, list[int]] = {}
+
+
+def truth_of(one: Request) -> list[int]:
+    if one not in _truths:
+        _truths[one] = alone(one)
+    return _truths[one]
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Adds, hints of every kind, credits, cancels, moves and steps, in any order."""
+
+    @initialize(
+        blocks=st.sampled_from((6, 9, 32)),
+        sequences=st.integers(1, 4),
+        mode=st.sampled_from(("auto", "always")),
+        seed=SEEDS,
+    )
+    def begin(self, blocks, sequences, mode, seed):
+        self.random = Random(seed)
+        self.runner = PagedRunner(blocks)
+        self.config = config(
+            blocks=blocks,
+            context_max=min(96, blocks * 16),
+            sequences_max=sequences,
+            step_tokens_max=20,
+            prefill_chunk=16,
+            speculation=mode,
+        )
+        self.engine = Engine(self.runner, self.config)
+        self.answers = Answers()
+        self.asked: dict[str, Request] = {}
+        self.epochs: dict[str, int] = {}
+        self.mailbox = Mailbox(VOCAB)
+        self.now = 0.0
+        self.count = 0
+
+    @rule(
+        start=st.integers(0, 2),
+        length=st.integers(1, 50),
+        max_tokens=st.integers(1, 30),
+        kind=st.integers(0, 3),
+        priority=st.sampled_from(Priority),
+        credit=st.integers(1, 40),
+    )
+    def add(self, start, length, max_tokens, kind, priority, credit):
+        one = request(
+            f"r{self.count}",
+            range(start, start + length),
+            max_tokens=max_tokens,
+            sampling=SAMPLINGS[kind],
+            seed=kind,
+            priority=priority,
+            eos_ids=frozenset({5, 6}),
+        )
+        self.count += 1
+        try:
+            self.engine.add(one, epoch=1, credit=length + credit, now=self.now)
+        except CapacityError:
+            return
+        self.asked[one.id], self.epochs[one.id] = one, 1
+        self.mailbox.open(one.id, one.prompt)
+
+    @rule(count=st.integers(1, 4))
+    def step(self, count):
+        for _ in range(count):
+            self._step()
+
+    @precondition(lambda self: self.asked)
+    @rule(seed=SEEDS, wrong=st.floats(0, 1))
+    def hint(self, seed, wrong):
+        """A piece of the answer, partly wrong, at about the right place, perhaps twice."""
+        pick = Random(seed)
+        one = self.asked[pick.choice(sorted(self.asked))]
+        if one.id in self.answers.finish:
+            return
+        truth = truth_of(one)
+        have = len(self.answers.ids.get(one.id, []))
+        offset = max(0, have + pick.randint(-2, 4))
+        ids = tuple(
+            pick.randrange(VOCAB) if pick.random() < wrong else token
+            for token in truth[offset : offset + pick.randint(1, 9)]
+        )
+        start = len(one.prompt) + offset
+        self.engine.candidate(one.id, start, ids, tuple(pick.choice("ab") for _ in ids))
+        chain = TokenStream(one.prompt, truth).chain_at(start)
+        for _ in range(pick.randint(1, 2)):
+            if chain is not None and pick.random() < 0.9:
+                self.mailbox.hint(Hint(one.id, start, chain, ids, "a"))
+
+    @rule(data=st.data())
+    def garbage(self, data):
+        """Offers that fit nothing: any name, place, ids."""
+        names = [*self.asked, "nobody"]
+        self.engine.candidate(
+            data.draw(st.sampled_from(names)),
+            data.draw(st.integers(-3, 90)),
+            tuple(data.draw(st.lists(st.integers(-2, VOCAB + 1), max_size=12))),
+            ("x",) * data.draw(st.integers(0, 12)),
+        )
+
+    @precondition(lambda self: self.asked)
+    @rule(seed=SEEDS, more=st.integers(-5, 40))
+    def credit(self, seed, more):
+        pick = Random(seed)
+        one = self.asked[pick.choice(sorted(self.asked))]
+        self.engine.credit(one.id, len(one.prompt) + len(self.answers.ids.get(one.id, [])) + more)
+
+    @precondition(lambda self: self.asked)
+    @rule(seed=SEEDS)
+    def cancel(self, seed):
+        pick = Random(seed)
+        name = pick.choice(sorted(self.asked))
+        self.engine.cancel(name)
+        self._forget(name)
+
+    @precondition(lambda self: self.asked)
+    @rule(seed=SEEDS)
+    def move(self, seed):
+        """The same request again, with what is committed: a newer epoch goes on."""
+        pick = Random(seed)
+        name = pick.choice(sorted(self.asked))
+        if name in self.answers.finish:
+            return
+        one, ids = self.asked[name], tuple(self.answers.ids.get(name, ()))
+        try:
+            self.engine.add(one, epoch=0, committed=ids, credit=500, now=self.now)
+            raise AssertionError("an old epoch was taken")
+        except StaleError:
+            pass
+        self.epochs[name] += 1
+        self.engine.add(one, epoch=self.epochs[name], committed=ids, credit=500, now=self.now)
+        self.mailbox.open(name, one.prompt, ids)
+
+    @rule()
+    def flush(self):
+        self.engine.flush_cache()
+
+    @invariant()
+    def no_block_is_lost(self):
+        if hasattr(self, "engine"):
+            counts = self.engine.blocks
+            assert counts.free + counts.used + counts.cached == counts.total
+            if not self.engine.has_work:
+                assert counts.used == 0
+
+    @invariant()
+    def budget_and_sequences_are_kept(self):
+        if hasattr(self, "engine"):
+            assert max(self.runner.rows, default=0) <= self.config.step_tokens_max
+            assert self.engine.load().running <= self.config.sequences_max
+
+    def teardown(self):
+        """With clients that read on, everyone ends soon, and says what it says alone."""
+        if not hasattr(self, "engine"):
+            return
+        for name in self.asked:
+            self.engine.credit(name, 10_000)
+        steps_max = 40 + 80 * len(self.asked)
+        for _ in range(steps_max):
+            if not self.engine.has_work:
+                break
+            self._step()
+        assert not self.engine.has_work
+        assert not self.answers.errors
+        for name, one in self.asked.items():
+            assert self.answers.ids[name] == truth_of(one), name
+        assert self.engine.blocks.used == 0
+
+    def _step(self):
+        for name, start in self.engine.next_positions().items():
+            self._offer(name, start)
+        before = {name: len(ids) for name, ids in self.answers.ids.items()}
+        self.answers.step(self.engine, self.now)
+        for name, ids in self.answers.ids.items():
+            if name in self.asked and (fresh := ids[before.get(name, 0) :]):
+                self.mailbox.committed(name, fresh)
+        self.now += 0.02
+
+    def _offer(self, name: str, start: int) -> None:
+        """Mostly right ids for the next step, straight or through the mailbox, or none."""
+        one, random = self.asked[name], self.random
+        truth = truth_of(one)[start - len(one.prompt) :][: random.randint(0, 6)]
+        ids = tuple(random.randrange(VOCAB) if random.random() < 0.2 else t for t in truth)
+        if ids and random.random() < 0.5:
+            self.engine.candidate(name, start, ids, tuple(random.choice("ab") for _ in ids))
+            return
+        if ids:
+            chain = TokenStream(one.prompt, truth_of(one)).chain_at(start)
+            assert chain is not None
+            self.mailbox.hint(Hint(name, start, chain, ids, "c"))
+        found = self.mailbox.candidate(name, 7)
+        if found.ids and found.start == start:
+            self.engine.candidate(name, start, found.ids, found.sources)
+
+    def _forget(self, name: str) -> None:
+        del self.asked[name]
+        self.answers.ids.pop(name, None)
+        self.mailbox.close(name)
+
+
+TestEngineMachine = EngineMachine.TestCase
+TestEngineMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+def test_a_crowd_on_a_tiny_pool_ends_well_and_says_what_each_says_alone():
+    random = Random(4)
+    core = Engine(
+        PagedRunner(8),
+        config(blocks=8, context_max=120, sequences_max=4, waiting_max=40, speculation="always"),
+    )
+    asked = [
+        request(
+            f"r{n}",
+            range(n % 3, random.randint(5, 60)),
+            max_tokens=random.randint(1, 50),
+            seed=n,
+            priority=random.choice(list(Priority)),
+            sampling=random.choice(SAMPLINGS),
+        )
+        for n in range(30)
+    ]
+    for one in asked:
+        core.add(one, epoch=1, credit=10_000, now=0.0)
+    answers, now = Answers(), 0.0
+    while core.has_work:
+        for name, start in core.next_positions().items():
+            one = asked[int(name[1:])]
+            ids = truth_of(one)[start - len(one.prompt) :][: random.randint(0, 5)]
+            if random.random() < 0.5 and ids:
+                ids[-1] = random.randrange(VOCAB)
+            core.candidate(name, start, tuple(ids), ("s",) * len(ids))
+        answers.step(core, now)
+        now += 0.05
+        assert answers.steps < 3000
+    assert core.preemptions > 0
+    assert answers.ids == {one.id: truth_of(one) for one in asked}

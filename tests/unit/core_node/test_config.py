@@ -1,0 +1,63 @@
+"""The settings of a core."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from firstlight.core_node.config import CoreSettings, EngineSection
+from firstlight.shared.config import load_settings, print_settings
+from firstlight.shared.engine.plan import EngineConfig
+from firstlight.shared.errors import ConfigError
+
+
+def load(tmp_path: Path, text: str) -> CoreSettings:
+    path = tmp_path / "core.yaml"
+    path.write_text(text)
+    return load_settings(CoreSettings, path)
+
+
+def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
+    assert load(tmp_path, "") == CoreSettings()
+
+
+def test_a_section_may_name_some_keys_only(tmp_path: Path) -> None:
+    settings = load(tmp_path, "engine: {blocks: 64, speculation: 'off'}\nmodel: {threads: 2}\n")
+    assert settings.engine == EngineSection(blocks=64, speculation="off")
+    assert settings.model.threads == 2
+
+
+def test_what_is_printed_reads_back(tmp_path: Path) -> None:
+    settings = load(tmp_path, "node: core-eu\nload_balancers: ['127.0.0.1:1']\n")
+    assert load(tmp_path, print_settings(settings)) == settings
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("engine: {block: 64}", "engine.block"),
+        ("model: {weights: f64}", "model.weights"),
+        ("drafting: {ngram: [1]}", "drafting.ngram"),
+        ("port: 1", "port"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load(tmp_path, text)
+
+
+def test_limits_not_set_are_those_of_the_engine() -> None:
+    known = {field.name: field.default for field in fields(EngineConfig)}
+    for field in fields(EngineSection):
+        if field.name not in {"blocks", "context_max"}:
+            assert field.default == known[field.name], field.name
+
+
+def test_the_context_is_cut_to_the_models() -> None:
+    assert EngineSection(context_max=8192).limits(2048).context_max == 2048
+    assert EngineSection(context_max=1024).limits(2048).context_max == 1024
+
+
+def test_limits_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ConfigError, match="blocks is 0"):
+        EngineSection(blocks=0).limits(2048)

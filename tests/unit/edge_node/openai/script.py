@@ -1,0 +1,175 @@
+"""An answer source that follows a script: real detokenizer and real endings, no mesh."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+
+from fastapi import FastAPI
+
+from firstlight.edge_node.answer import Ask, ChoiceStats, Event, TokenText, TtftParts
+from firstlight.edge_node.middleware import AccessCounts
+from firstlight.edge_node.openai.routes import ApiLimits, ModelEntry, create_app
+from firstlight.edge_node.tenants import Tenants
+from firstlight.shared.errors import FirstlightError
+from firstlight.shared.stream import ending
+from firstlight.shared.text.detokenizer import Detokenizer
+from firstlight.shared.types import HintCount, TokenLogprobs
+
+EOS = 256
+Step = bytes | float | FirstlightError | type[EOFError]
+"""Ids of one commit, seconds to wait, an error to raise, or EOFError: no ending comes."""
+
+MODEL = ModelEntry("tiny/bytes", context_max=200, created=1_700_000_000)
+
+
+class ByteTokenizer:
+    """An id a byte; 256 is the control token `<|end|>`."""
+
+    vocab = 257
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        if special and "<|end|>" in text:
+            head, tail = text.split("<|end|>", 1)
+            return [*head.encode(), EOS, *self.encode(tail, special=True)]
+        return list(text.encode())
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token]) if token < 256 else b""
+
+    def encode_chat(self, messages: Sequence[dict[str, object]]) -> list[int]:
+        ids: list[int] = []
+        for message in messages:
+            ids += self.encode(f"{message['role']}: {message['content']}", special=False)
+            ids.append(EOS)
+        return ids
+
+
+class ScriptAnswer:
+    """`n` choices, all following the script, a commit each in turn."""
+
+    def __init__(self, ask: Ask, script: Sequence[Step]) -> None:
+        self.ask, self.script = ask, script
+        self.prompt_tokens = len(ask.prompt)
+        self.streams = tuple(f"stream-{i}" for i in range(ask.n))
+        self.generated = [0] * ask.n
+        self.ids: list[list[int]] = [[] for _ in range(ask.n)]
+        self.pulled = 0
+        self.closed = 0
+
+    async def events(self) -> AsyncIterator[Event]:
+        bytes_of = ByteTokenizer().token_bytes
+        choices = {i: Detokenizer(bytes_of, self.ask.stop) for i in range(self.ask.n)}
+        for step in self.script:
+            if isinstance(step, float):
+                await asyncio.sleep(step)
+                continue
+            if isinstance(step, FirstlightError):
+                raise step
+            if not isinstance(step, bytes):
+                return
+            for index in list(choices):
+                event = self.commit(index, choices[index], list(step))
+                self.pulled += 1
+                if event.finish:
+                    del choices[index]
+                yield event
+        for index, detokenizer in choices.items():
+            yield self.commit(index, detokenizer, [EOS])
+
+    def commit(self, index: int, detokenizer: Detokenizer, ids: list[int]) -> Event:
+        before = offset = detokenizer.offset
+        text, finish, taken = "", None, []
+        for token in ids:
+            taken.append(token)
+            self.generated[index] += 1
+            piece = detokenizer.push(token)
+            text, offset = text + piece.text, piece.offset
+            finish = ending(
+                token,
+                generated=self.generated[index],
+                max_tokens=self.ask.max_tokens or 1000,
+                eos_ids=frozenset() if self.ask.ignore_eos else frozenset({EOS}),
+                stopped=piece.stopped,
+            )
+            if finish:
+                if not piece.stopped:
+                    rest = detokenizer.finish()
+                    text, offset = text + rest.text, rest.offset
+                break
+        self.ids[index] += taken
+        asked = self.ask.sampling.logprobs is not None
+        tokens = tuple(self.told(index, before, offset)) if asked else ()
+        return Event(index, text, tuple(taken), offset, tokens, finish)
+
+    def told(self, index: int, before: int, offset: int) -> list[TokenText]:
+        count = self.ask.sampling.logprobs or 0
+        tokens = []
+        for token in self.ids[index][before:offset]:
+            if token == EOS:
+                continue
+            top = tuple(((token + i) % 256, -0.5 - i) for i in range(count))
+            tokens.append(TokenText(token, bytes([token]), TokenLogprobs(-0.5, top)))
+        return tokens
+
+    def stats(self, index: int) -> ChoiceStats:
+        return ChoiceStats(
+            core="core-1",
+            region="eu",
+            numerics_class="abc123",
+            cached_tokens=2,
+            completion_tokens=self.generated[index],
+            hints={"edge-ngram": HintCount(5, 4, 3)},
+            ttft_ms=TtftParts(total=12.3456, network=2.0),
+            tpot_ms=4.5,
+        )
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+@dataclass
+class ScriptSource:
+    """Opens answers that follow `script`; keeps them for the test to look at."""
+
+    script: Sequence[Step] | Callable[[Ask], Sequence[Step]] = (b"Hel", b"lo", b" world")
+    refuse: Callable[[Ask], FirstlightError | None] = lambda _: None
+    open_s: float = 0.0
+    edge: str = "edge-1"
+    region: str = "eu"
+    answers: list[ScriptAnswer] = field(default_factory=list)
+
+    async def open(self, ask: Ask) -> ScriptAnswer:
+        if self.open_s:
+            await asyncio.sleep(self.open_s)
+        if (error := self.refuse(ask)) is not None:
+            raise error
+        script = self.script(ask) if callable(self.script) else self.script
+        self.answers.append(ScriptAnswer(ask, script))
+        return self.answers[-1]
+
+
+def app_for(
+    source: ScriptSource,
+    *,
+    tenants: Tenants | None = None,
+    limits: ApiLimits | None = None,
+    not_ready: Callable[[], str | None] = lambda: None,
+    counts: AccessCounts | None = None,
+) -> FastAPI:
+    tokenizer = ByteTokenizer()
+    return create_app(
+        source,
+        tokenizer,
+        tokenizer.encode_chat,
+        lambda: [MODEL],
+        tenants or Tenants.load(None, loopback=True),
+        limits=limits,
+        not_ready=not_ready,
+        metrics=lambda: b"up 1\n",
+        counts=counts,
+        entropy=random.Random(7),
+    )

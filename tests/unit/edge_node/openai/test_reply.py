@@ -1,0 +1,189 @@
+"""Time and disconnects, over bare ASGI: what a client sees when, and what stops when it goes."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from unit.edge_node.openai.script import EOS, ScriptSource, app_for
+
+from firstlight.edge_node.middleware import AccessCounts
+from firstlight.edge_node.openai.reply import Pace
+from firstlight.edge_node.openai.routes import ApiLimits
+
+CHAT: dict[str, Any] = {"model": "tiny/bytes", "messages": [{"role": "user", "content": "hi"}]}
+BOTH = pytest.mark.parametrize("stream", [True, False])
+
+
+class Exchange:
+    """One HTTP exchange with an app, seen from the server that carries it."""
+
+    def __init__(self, app: Any, body: dict[str, Any], version: str = "1.1") -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self._gone = asyncio.Event()
+        self._body = json.dumps(body).encode()
+        self._read = False
+        scope = {
+            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": version, "method": "POST", "scheme": "https",
+            "path": "/v1/chat/completions", "raw_path": b"/v1/chat/completions",
+            "query_string": b"", "headers": [(b"host", b"edge")],
+            "client": ("::1", 1), "server": ("::1", 443),
+        }  # fmt: skip
+        self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
+
+    async def _receive(self) -> dict[str, Any]:
+        if not self._read:
+            self._read = True
+            return {"type": "http.request", "body": self._body, "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        self.sent.append(message)
+        await self.writable.wait()
+
+    def leave(self) -> None:
+        self._gone.set()
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(m["body"] for m in self.sent[1:])
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not true():  # noqa: ASYNC110 (values, not events, are what is waited for)
+                await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def exchange(source: ScriptSource, **body: Any) -> AsyncIterator[Exchange]:
+    pace = Pace(first_event_wait_s=0.05, keep_alive_s=0.02)
+    counts = body.pop("counts", None)
+    app = app_for(source, limits=ApiLimits(pace=pace), counts=counts)
+    one = Exchange(app, CHAT | body, body.pop("version", "1.1"))
+    try:
+        yield one
+    finally:
+        one.task.cancel()
+        await asyncio.gather(one.task, return_exceptions=True)
+
+
+@BOTH
+async def test_a_client_that_goes_cancels_a_running_answer(stream: bool) -> None:
+    source, counts = ScriptSource([b"Hel", 60.0, b"lo"]), AccessCounts()
+    async with exchange(source, stream=stream, counts=counts) as one:
+        await one.until(lambda: bool(source.answers) and source.answers[0].pulled == 1)
+        one.leave()
+        async with asyncio.timeout(1):
+            await one.task
+        assert source.answers[0].closed == 1
+        assert counts.ended == {("POST", "/v1/chat/completions", "h1", 499): 1}
+
+
+@BOTH
+async def test_a_client_that_goes_cancels_a_request_not_yet_admitted(stream: bool) -> None:
+    source = ScriptSource(open_s=60.0)
+    async with exchange(source, stream=stream) as one:
+        await asyncio.sleep(0.02)
+        one.leave()
+        async with asyncio.timeout(1):
+            await one.task
+        assert one.sent == []
+        assert source.answers == []
+
+
+async def test_a_server_that_stops_cancels_the_answer() -> None:
+    source = ScriptSource([b"Hel", 60.0])
+    async with exchange(source, stream=True) as one:
+        await one.until(lambda: len(one.sent) >= 2)
+        one.task.cancel()
+        await asyncio.gather(one.task, return_exceptions=True)
+        assert source.answers[0].closed == 1
+
+
+async def test_an_answer_is_closed_when_it_ended() -> None:
+    source = ScriptSource()
+    async with exchange(source, stream=True) as one:
+        await one.task
+        assert source.answers[0].closed == 1
+        assert one.body.endswith(b"data: [DONE]\n\n")
+        assert one.sent[-1]["more_body"] is False
+
+
+async def test_headers_wait_for_the_first_event_but_not_for_ever() -> None:
+    async with exchange(ScriptSource([0.15, b"Hi"]), stream=True) as one:
+        await asyncio.sleep(0.02)
+        assert one.sent == []
+        await one.task
+        assert one.sent[0]["status"] == 200
+        assert one.sent[1]["body"] == b":\n"
+        assert b'"content":"Hi"' in one.body
+
+
+async def test_silence_is_filled_with_comments() -> None:
+    async with exchange(ScriptSource([b"H", 0.1, b"i"]), stream=True) as one:
+        await one.task
+        assert one.body.count(b"\n\n:\n") >= 1
+        assert one.body.count(b":\n") >= 2
+        lines = one.body.split(b"\n")
+        assert all(line in (b"", b":") or line.startswith(b"data: ") for line in lines)
+
+
+async def test_stream_headers_forbid_buffering() -> None:
+    async with exchange(ScriptSource(), stream=True) as one:
+        await one.task
+        headers = dict(one.sent[0]["headers"])
+        assert headers[b"content-type"] == b"text/event-stream; charset=utf-8"
+        assert headers[b"cache-control"] == b"no-cache, no-transform"
+        assert headers[b"x-accel-buffering"] == b"no"
+        assert headers[b"x-firstlight-core"] == b"core-1"
+        assert b"content-length" not in headers
+
+
+async def test_a_slow_client_slows_the_source() -> None:
+    source = ScriptSource([b"x"] * 100)
+    async with exchange(source, stream=True) as one:
+        one.writable.clear()
+        await asyncio.sleep(0.05)
+        pulled = source.answers[0].pulled
+        assert pulled <= 2  # one being sent, one under way
+        one.writable.set()
+        await one.task
+        assert source.answers[0].pulled == 100
+
+
+async def test_the_first_token_does_not_wait_for_company_but_later_ones_go_together() -> None:
+    async with exchange(ScriptSource([b"a", b"b", b"c", b"d"]), stream=True) as one:
+        await one.task
+        chunks = [line for line in one.body.split(b"\n\n") if b'"delta":{"content":' in line]
+        assert b'"content":"a"' in chunks[0]
+        assert len(chunks) == 2
+        assert b'"content":"bcd"' in chunks[1]
+        assert b'"offset":5' in chunks[1]
+        assert str([98, 99, 100, EOS]).replace(" ", "").encode() in chunks[1]
+
+
+@pytest.mark.parametrize(("version", "protocol"), [("1.1", "h1"), ("2", "h2"), ("3", "h3")])
+async def test_the_protocol_is_told(version: str, protocol: str) -> None:
+    async with exchange(ScriptSource(), stream=True, version=version) as one:
+        await one.task
+        assert f'"protocol":"{protocol}"'.encode() in one.body
+
+
+async def test_choices_interleave_and_each_has_its_own_ending() -> None:
+    async with exchange(ScriptSource([b"ab", 0.01, b"c"]), stream=True, n=2) as one:
+        await one.task
+        events = [
+            json.loads(line[6:]) for line in one.body.decode().split("\n\n")[:-2] if line[6] == "{"
+        ]
+        for index in (0, 1):
+            mine = [e["choices"][0] for e in events if e["choices"][0]["index"] == index]
+            assert mine[0]["delta"]["role"] == "assistant"
+            assert "".join(c["delta"].get("content", "") for c in mine) == "abc"
+            assert [c["finish_reason"] for c in mine if c["finish_reason"]] == ["stop"]
+        assert {e["firstlight"].get("stream") for e in events} == {"stream-0", "stream-1", None}

@@ -1,0 +1,189 @@
+"""One answer on its way: text, ending, credit, and what a lost core means."""
+
+from random import Random
+
+import doubles
+import pytest
+
+from firstlight.edge_node.choice import CREDIT_STEP_TOKENS, CREDIT_TOKENS, Assignment, Choice
+from firstlight.shared.errors import PeerError
+from firstlight.shared.retry import RetryBudget, Why
+from firstlight.shared.stream import TokenStream
+from firstlight.shared.types import (
+    Commit,
+    Done,
+    Failed,
+    FinishReason,
+    HintCount,
+    TokenLogprobs,
+)
+
+EOS = 127
+EU = Assignment("core-eu", "eu", "class-a", network_ms=4.0)
+US = Assignment("core-us", "us", "class-a", network_ms=80.0)
+
+
+def letters(token: int) -> bytes:
+    """Ids 97 to 122 are letters; the end token has no text."""
+    return b"" if token == EOS else bytes([token])
+
+
+def choice(*, stop: tuple[str, ...] = (), max_tokens: int = 8) -> Choice:
+    request = doubles.request(max_tokens=max_tokens, eos_ids=frozenset({EOS}))
+    made = Choice(request, index=0, stop=stop, token_bytes=letters, received_s=10.0)
+    made.assign(EU)
+    return made
+
+
+def commit(
+    made: Choice,
+    text: bytes,
+    *,
+    position: int | None = None,
+    epoch: int = 1,
+    logprobs: bool = False,
+) -> Commit:
+    """What a core would say next."""
+    author = TokenStream(made.request.prompt, made.stream.ids)
+    at = author.position if position is None else position
+    known = author.position - at
+    chain = author.append(text[known:])
+    entries = tuple(TokenLogprobs(-float(i)) for i in range(len(text))) if logprobs else ()
+    return Commit(made.request.id, epoch, at, tuple(text), chain, entries)
+
+
+def test_ids_become_text_in_order() -> None:
+    made = choice()
+    first = made.commit(commit(made, b"ab"), 10.5)
+    second = made.commit(commit(made, b"c"), 10.6)
+    assert first is not None and second is not None
+    assert (first.text, first.ids, first.offset) == ("ab", (97, 98), 2)
+    assert (second.text, second.offset, second.finish) == ("c", 3, None)
+
+
+def test_a_repeat_changes_nothing() -> None:
+    made = choice()
+    made.commit(commit(made, b"ab"), 10.5)
+    again = commit(made, b"ab", position=made.request.prompt.__len__())
+    assert made.commit(again, 10.6) is None
+    assert made.stats.completion_tokens == 2
+
+
+def test_an_older_epoch_is_dropped() -> None:
+    made = choice()
+    stale = commit(made, b"zz")
+    made.assign(US)
+    assert made.commit(stale, 10.5) is None
+    assert made.stream.ids == []
+
+
+def test_a_gap_is_an_error_and_changes_nothing() -> None:
+    made = choice()
+    ahead = Commit(made.request.id, 1, made.stream.position + 1, (97,), bytes(8))
+    with pytest.raises(PeerError, match="is next"):
+        made.commit(ahead, 10.5)
+    assert made.stream.ids == []
+
+
+def test_ids_after_the_end_token_are_dropped() -> None:
+    made = choice()
+    event = made.commit(commit(made, bytes([97, EOS, 98])), 10.5)
+    assert event is not None
+    assert (event.text, event.ids, event.finish) == ("a", (97, EOS), FinishReason.STOP)
+    assert made.stats.completion_tokens == 2
+    assert not made.core_goes_on
+
+
+def test_the_last_allowed_id_ends_with_length() -> None:
+    made = choice(max_tokens=2)
+    event = made.commit(commit(made, b"abc"), 10.5)
+    assert event is not None
+    assert (event.text, event.finish) == ("ab", FinishReason.LENGTH)
+
+
+def test_a_stop_string_cuts_text_ids_and_logprobs_and_only_we_know() -> None:
+    made = choice(stop=("bc",))
+    held = made.commit(commit(made, b"ab", logprobs=True), 10.5)
+    ended = made.commit(commit(made, b"cd", logprobs=True), 10.6)
+    assert held is not None and ended is not None
+    assert (held.text, [token.id for token in held.tokens]) == ("a", [97])
+    assert (ended.text, ended.ids, ended.tokens) == ("", (99,), ())
+    assert ended.finish is FinishReason.STOP
+    assert made.core_goes_on
+
+
+def test_logprobs_leave_out_the_end_token() -> None:
+    made = choice()
+    event = made.commit(commit(made, bytes([97, EOS]), logprobs=True), 10.5)
+    assert event is not None
+    assert [token.id for token in event.tokens] == [97]
+
+
+def test_the_same_commits_give_the_same_text_however_grouped() -> None:
+    whole, parts = choice(stop=("de",)), choice(stop=("de",))
+    event = whole.commit(commit(whole, b"abcdef"), 10.5)
+    pieces = [parts.commit(commit(parts, bytes([byte])), 10.5) for byte in b"abcdef"]
+    assert event is not None
+    assert event.text == "".join(piece.text for piece in pieces if piece is not None) == "abc"
+
+
+def test_time_to_first_token_is_split_and_the_rest_is_the_edges() -> None:
+    made = choice()
+    first = commit(made, b"a")
+    first = Commit(first.request, 1, first.position, first.ids, first.chain, (), 16, 2.0, 30.0)
+    made.commit(first, 10.050)
+    parts = made.stats.ttft_ms
+    assert (parts.network, parts.queue, parts.prefill) == (4.0, 2.0, 30.0)
+    assert parts.total == pytest.approx(50.0)
+    assert parts.first_packet == pytest.approx(14.0)
+    assert made.stats.cached_tokens == 16
+
+
+def test_credit_follows_what_the_client_took_in_steps() -> None:
+    made = choice(max_tokens=10_000)
+    start = len(made.request.prompt)
+    assert made.credit == start + CREDIT_TOKENS
+    event = made.commit(commit(made, b"a" * (CREDIT_STEP_TOKENS - 1)), 10.5)
+    assert event is not None
+    assert made.take(event) is None
+    event = made.commit(commit(made, b"a"), 10.6)
+    assert event is not None
+    assert made.take(event) == start + CREDIT_STEP_TOKENS + CREDIT_TOKENS
+
+
+def test_another_class_after_a_move_is_said() -> None:
+    made = choice()
+    made.assign(Assignment("core-us", "us", "class-b", network_ms=80.0))
+    assert (made.stats.moved, made.stats.continuation) == (1, "semantic")
+
+
+def test_statistics_of_two_cores_add_up() -> None:
+    made = choice()
+    made.done(Done(made.request.id, 1, (("edge-ngram", HintCount(8, 6, 4)),)))
+    made.assign(US)
+    made.done(Done(made.request.id, 2, (("edge-ngram", HintCount(2, 2, 1)),)))
+    assert made.stats.hints == {"edge-ngram": HintCount(10, 8, 5)}
+
+
+def test_a_core_that_dies_after_a_token_is_no_strike() -> None:
+    made, rng = choice(), Random(1)
+    for number in range(3):
+        made.commit(commit(made, b"a", epoch=number + 1), 10.5)
+        assert made.lost(11.0 + number, rng).go_on
+        made.assign(US if number % 2 else EU)
+
+
+def test_two_cores_that_die_before_a_token_end_it_as_poison() -> None:
+    made, rng = choice(), Random(1)
+    assert made.lost(11.0, rng).go_on
+    made.assign(US)
+    decision = made.lost(11.1, rng)
+    assert (decision.go_on, decision.why) == (False, Why.POISON)
+    assert made.tried == {"core-eu", "core-us"}
+
+
+def test_a_refusal_for_good_is_final() -> None:
+    made = choice()
+    failed = Failed(made.request.id, 1, "request", "no", retry_elsewhere=False)
+    decision = made.refused(failed, RetryBudget(10.0), 10.0, Random(1))
+    assert (decision.go_on, decision.why) == (False, Why.FINAL)

@@ -1,0 +1,58 @@
+"""The step-time table: measured, interpolated, and never cheaper for more rows."""
+
+import pytest
+
+from firstlight.shared.drafting.steptimes import StepTimes
+
+
+def test_a_measured_bucket_is_returned_as_measured():
+    times = StepTimes()
+    times.observe(4, 47.0)
+    assert times.ms(4) == 47.0
+    assert times.table == ((4, 47.0),)
+
+
+def test_between_buckets_it_interpolates():
+    assert StepTimes(((4, 40.0), (8, 80.0))).ms(6) == pytest.approx(60.0)
+
+
+def test_more_rows_are_never_expected_to_be_faster():
+    times = StepTimes(((1, 36.0), (2, 30.0), (8, 77.0)))
+    expected = [times.ms(rows) for rows in range(1, 200)]
+    assert expected == sorted(expected)
+
+
+def test_averages_age_and_an_outlier_counts_little():
+    times = StepTimes()
+    for _ in range(50):
+        times.observe(1, 20.0)
+    times.observe(1, 5000.0)
+    assert times.ms(1) < 25.0
+    for _ in range(100):
+        times.observe(1, 40.0)
+    assert times.ms(1) == pytest.approx(40.0, rel=0.01)
+
+
+def test_before_any_measurement_there_is_a_guess_that_grows():
+    assert 0 < StepTimes().ms(1) < StepTimes().ms(8)
+
+
+def test_prefill_time_is_what_decodes_do_not_explain():
+    times = StepTimes(((2, 30.0),))
+    times.observe_prefill(10, 2, 80.0)
+    assert times.prefill_ms_per_token == pytest.approx(5.0)
+
+
+def test_long_chunks_weigh_more_than_short_ones_in_the_time_a_token():
+    times = StepTimes()
+    for tokens, ms in ((3, 36.0), (256, 1024.0)):
+        times.observe_prefill(tokens, 0, ms)
+    assert 4.0 < times.prefill_ms_per_token < 4.3
+
+
+def test_a_prefill_step_is_expected_as_measured_by_its_rows():
+    times = StepTimes()
+    assert times.prefill_ms(64) == 0.0
+    times.observe_prefill(60, 4, 318.0)
+    assert times.prefill_ms(64) == 318.0
+    assert times.prefill_ms(128) > 500.0

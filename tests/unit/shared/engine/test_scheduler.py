@@ -1,0 +1,143 @@
+"""Who runs next: the order, the budget, admission and preemption."""
+
+from doubles import Answers, config, engine, request, sequence
+
+from firstlight.shared.drafting.steptimes import StepTimes
+from firstlight.shared.engine.kv.manager import KvManager
+from firstlight.shared.engine.scheduler import Scheduler, Work
+from firstlight.shared.types import Priority
+
+TIMES = StepTimes()
+
+
+def scheduler(**changes: object) -> Scheduler:
+    limits = config(**changes)
+    return Scheduler(limits, KvManager(limits.blocks))
+
+
+def names(works: list[Work]) -> list[str]:
+    return [work.sequence.id for work in works]
+
+
+def test_a_more_important_class_is_served_first():
+    plans = scheduler(sequences_max=1)
+    for name, priority in (("batch", Priority.BATCH), ("critical", Priority.CRITICAL)):
+        plans.add(sequence(request(name, priority=priority)), 0.0)
+    assert names(plans.plan(0.0, TIMES)) == ["critical"]
+
+
+def test_within_a_class_the_earliest_deadline_is_first():
+    plans = scheduler(sequences_max=1)
+    for name, budget_s in (("late", 60.0), ("soon", 5.0)):
+        plans.add(sequence(request(name, budget_s=budget_s)), 0.0)
+    assert names(plans.plan(0.0, TIMES)) == ["soon"]
+
+
+def test_with_like_deadlines_the_shortest_prefill_is_first():
+    plans = scheduler(sequences_max=1)
+    for name, tokens in (("long", 20), ("short", 5)):
+        plans.add(sequence(request(name, range(tokens))), 0.0)
+    assert names(plans.plan(0.0, TIMES)) == ["short"]
+
+
+def test_waiting_lifts_a_sequence_above_a_fresh_one_of_a_higher_class():
+    plans = scheduler(sequences_max=1)
+    plans.add(sequence(request("batch", priority=Priority.BATCH)), 0.0)
+    plans.add(sequence(request("fresh"), now=11.0), 11.0)
+    assert names(plans.plan(11.0, TIMES)) == ["batch"]
+
+
+def test_a_long_prompt_adds_one_chunk_to_a_step_and_decodes_come_first():
+    core, runner = engine(speculation="off", step_max_ms=1e9)
+    core.add(request("a", max_tokens=30), epoch=1, credit=10_000, now=0.0)
+    core.step(0.0)
+    core.add(request("b", range(100), max_tokens=2), epoch=1, credit=10_000, now=0.0)
+    for _ in range(4):
+        core.step(0.0)
+    assert [one.request for one in runner.plans[1].sequences] == ["a", "b"]
+    assert runner.rows[1:5] == [25, 25, 25, 25]
+
+
+def test_a_chunk_is_cut_to_the_time_that_a_step_may_take():
+    times = StepTimes(prefill=((16, 116.0), (48, 240.0), (64, 318.0)))
+    plans = scheduler(step_tokens_max=512, prefill_chunk=256, step_alone_max_ms=250.0, blocks=64)
+    plans.add(sequence(request("a", range(200), max_tokens=1)), 0.0)
+    assert [work.count for work in plans.plan(0.0, times)] == [48]
+
+
+def test_a_chunk_is_never_cut_below_a_block():
+    times = StepTimes(prefill=((16, 5000.0),))
+    plans = scheduler()
+    plans.add(sequence(request("a", range(100))), 0.0)
+    assert [work.count for work in plans.plan(0.0, times)] == [16]
+
+
+def test_a_critical_request_takes_the_place_of_a_batch_one():
+    core, runner = engine(sequences_max=1)
+    core.add(request("batch", priority=Priority.BATCH, max_tokens=9), epoch=1, credit=999, now=0.0)
+    core.step(0.0)
+    core.add(request("now", priority=Priority.CRITICAL), epoch=1, credit=999, now=0.1)
+    core.step(0.1)
+    assert [one.request for one in runner.plans[-1].sequences] == ["now"]
+    assert core.preemptions == 1
+    assert len(Answers().drain(core).ids["batch"]) == 8
+
+
+def test_equals_do_not_push_each_other_aside():
+    core, _ = engine(sequences_max=1)
+    core.add(request("a", max_tokens=9), epoch=1, credit=999, now=0.0)
+    core.step(0.0)
+    core.add(request("b"), epoch=1, credit=999, now=0.0)
+    core.step(0.0)
+    assert core.preemptions == 0
+
+
+def test_the_least_important_gives_way_when_blocks_run_out():
+    core, _ = engine(blocks=4, context_max=64, speculation="off")
+    core.add(
+        request("batch", range(14), max_tokens=40, priority=Priority.BATCH),
+        epoch=1,
+        credit=999,
+        now=0.0,
+    )
+    core.add(request("first", range(5, 19), max_tokens=40), epoch=1, credit=999, now=0.0)
+    answers = Answers()
+    while "first" not in answers.finish:
+        answers.step(core, 0.0)
+    assert core.preemptions == 1
+    assert "batch" not in answers.finish
+    assert len(answers.drain(core).ids["batch"]) == 40
+
+
+def test_a_stalled_sequence_gives_way_before_any_other():
+    core, _ = engine(blocks=4, context_max=64, speculation="off")
+    core.add(
+        request("stalled", range(30), max_tokens=9, priority=Priority.CRITICAL),
+        epoch=1,
+        credit=31,
+        now=0.0,
+    )
+    core.step(0.0)
+    core.step(0.0)
+    core.add(
+        request("batch", range(7, 47), max_tokens=9, priority=Priority.BATCH),
+        epoch=1,
+        credit=999,
+        now=0.0,
+    )
+    answers = Answers()
+    while "batch" not in answers.finish:
+        answers.step(core, 0.0)
+    assert core.preemptions == 1
+
+
+def test_a_large_prompt_at_the_head_is_not_passed_by_small_ones_for_ever():
+    core, _ = engine(blocks=8, context_max=128, sequences_max=4, waiting_max=50)
+    answers, now = Answers(), 0.0
+    core.add(request("big", range(45), max_tokens=60), epoch=1, credit=999, now=0.0)
+    for n in range(200):
+        if core.load().queued < 10:
+            core.add(request(f"s{n}", range(n % 7, 30), max_tokens=5), epoch=1, credit=999, now=now)
+        answers.step(core, now)
+        now += 0.25
+    assert answers.finish["big"]

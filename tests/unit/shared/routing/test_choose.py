@@ -1,0 +1,217 @@
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firstlight.shared.routing.choose import SHED, Wanted, choose
+from firstlight.shared.routing.cost import CoreState
+from firstlight.shared.types import Load, Route
+
+HOME = "lon"
+WANTED = Wanted(home=HOME, prompt_tokens=100, model="m")
+
+
+def core(
+    name: str,
+    region: str = HOME,
+    *,
+    running: int = 0,
+    cap: int = 10,
+    rtt_ms: float = 5.0,
+    kv: float = 0.0,
+    draining: bool = False,
+) -> CoreState:
+    load = Load(
+        running=running,
+        sequences_max=cap,
+        kv_used_share=kv,
+        prefill_ms_per_token=1.0,
+        draining=draining,
+    )
+    return CoreState(name, region, load, rtt_ms, models=("m",))
+
+
+def names(route: Route) -> list[str]:
+    return [candidate.core for candidate in route.candidates]
+
+
+def picks(states: list[CoreState], wanted: Wanted = WANTED, trials: int = 300) -> Counter[str]:
+    return Counter(names(choose(states, wanted, Random(seed)))[0] for seed in range(trials))
+
+
+def test_the_core_that_is_expected_to_answer_first_is_picked() -> None:
+    assert picks([core("far", rtt_ms=40), core("near")]) == {"near": 300}
+
+
+def test_ties_within_five_percent_are_broken_at_random() -> None:
+    chosen = picks([core("a", rtt_ms=5), core("b", rtt_ms=8), core("c", rtt_ms=20)])
+    assert chosen["c"] == 0
+    assert min(chosen["a"], chosen["b"]) > 100
+
+
+def test_a_cached_prefix_is_worth_its_milliseconds_and_no_more() -> None:
+    warm = replace(core("warm", rtt_ms=60), prefix_tokens=64)
+    assert picks([warm, core("cold")]) == {"warm": 300}
+    assert picks([replace(warm, prefix_tokens=32), core("cold")]) == {"cold": 300}
+
+
+@pytest.mark.parametrize(
+    ("hot", "why"),
+    [
+        (core("hot", running=8), "hot: load 0.80 above 0.75"),
+        (core("hot", kv=0.9), "hot: KV 0.90 above 0.85"),
+        (replace(core("hot"), age_s=1.6), "hot: last heard 1.6 s ago"),
+    ],
+)
+def test_a_hot_core_is_not_picked_while_a_cold_one_is_there(hot: CoreState, why: str) -> None:
+    route = choose([hot, *(core(f"cold{i}", rtt_ms=300) for i in range(6))], WANTED, Random(1))
+    assert route.candidates[0].reason == "cold"
+    assert [c.reason for c in route.candidates if c.core == "hot"] == [why]
+
+
+def test_load_that_all_share_makes_nobody_hot() -> None:
+    route = choose([core("a", running=9), core("b", running=9, rtt_ms=1)], WANTED, Random(1))
+    assert names(route) == ["b", "a"]
+    assert [candidate.reason for candidate in route.candidates] == ["cold", "cold"]
+
+
+def test_if_none_is_cold_the_least_loaded_is_picked() -> None:
+    states = [core("a", running=6, kv=0.9), core("b", running=2, kv=0.9, rtt_ms=90)]
+    assert names(choose(states, WANTED, Random(1))) == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        core("home", running=10),
+        core("home", draining=True),
+        replace(core("home"), age_s=5.1),
+        replace(core("home"), ejected=True),
+    ],
+)
+def test_the_nearest_other_region_serves_when_home_cannot(gone: CoreState) -> None:
+    states = [gone, core("syd", "syd", rtt_ms=250), core("par", "par", rtt_ms=9)]
+    route = choose(states, WANTED, Random(1))
+    assert names(route) == ["par", "syd", "home"]
+    assert route.reason == "region par: none free at home"
+
+
+def test_a_near_region_takes_nothing_while_home_has_room() -> None:
+    assert picks([core("home", running=9, rtt_ms=50), core("par", "par", rtt_ms=1)]) == {
+        "home": 300
+    }
+
+
+def test_when_all_are_full_the_reason_says_shed_and_the_route_is_not_empty() -> None:
+    route = choose([core("a", running=12), core("b", "par", running=10)], WANTED, Random(1))
+    assert route.reason == f"{SHED}: all 2 cores are at their hard cap"
+    assert names(route) == ["b", "a"]
+    assert route.candidates[0].reason == "last resort: full, 10 of 10"
+
+
+def test_opens_that_the_core_has_not_counted_fill_it_too() -> None:
+    states = [replace(core("a", running=9), unseen_opens=1), core("b", "par", rtt_ms=80)]
+    assert names(choose(states, WANTED, Random(1))) == ["b", "a"]
+
+
+def test_if_most_cores_are_ejected_health_is_not_believed() -> None:
+    states = [replace(core(f"c{i}"), ejected=i < 3) for i in range(4)]
+    route = choose(states, WANTED, Random(1))
+    assert route.reason == "home region, panic: most cores are ejected"
+    assert picks([replace(core(f"c{i}"), ejected=i < 2) for i in range(4)])["c0"] == 0
+
+
+def test_a_core_that_failed_in_this_request_comes_last() -> None:
+    wanted = replace(WANTED, excluded=frozenset({"a"}))
+    route = choose([core("a"), core("b", running=10), core("c", "par")], wanted, Random(1))
+    assert names(route) == ["c", "b", "a"]
+    assert route.candidates[-1].reason == "last resort: failed in this request"
+    assert names(choose([core("a")], wanted, Random(1))) == ["a"]
+
+
+def test_failover_prefers_the_same_numerics_class_even_in_another_region() -> None:
+    states = [
+        replace(core("other"), numerics_class="avx2"),
+        replace(core("same", "par", rtt_ms=90), numerics_class="vnni"),
+    ]
+    wanted = replace(WANTED, numerics_class="vnni")
+    route = choose(states, wanted, Random(1))
+    assert names(route) == ["same", "other"]
+    assert route.reason == "region par: none free at home, same numerics class"
+    alone = choose(states[:1], wanted, Random(1))
+    assert alone.reason == "home region, other numerics class"
+
+
+@pytest.mark.parametrize(
+    ("states", "wanted", "reason"),
+    [
+        ([], WANTED, "no core is known"),
+        ([core("a")], replace(WANTED, model="x"), "no core serves model 'x'"),
+        (
+            [replace(core("a"), context_max=100)],
+            WANTED,
+            "no core holds 100 prompt tokens and one more",
+        ),
+    ],
+)
+def test_a_route_is_empty_only_if_nobody_can_serve(
+    states: list[CoreState], wanted: Wanted, reason: str
+) -> None:
+    assert choose(states, wanted, Random(1)) == Route((), reason)
+
+
+def test_of_many_cores_three_at_random_and_the_longest_prefix_are_weighed() -> None:
+    states = [core(f"c{i}", rtt_ms=5 + i) for i in range(100)]
+    states[60] = replace(states[60], prefix_tokens=99)
+    chosen = picks(states, trials=400)
+    assert chosen["c60"] > 200
+    assert len(picks([core(f"c{i}") for i in range(100)], trials=400)) > 80
+
+
+def test_the_same_seed_makes_the_same_choice() -> None:
+    states = [core(f"c{i}") for i in range(40)]
+    assert choose(states, WANTED, Random(5)) == choose(states, WANTED, Random(5))
+
+
+CORES = st.lists(
+    st.builds(
+        CoreState,
+        core=st.integers(0, 30).map("c{}".format),
+        region=st.sampled_from(["lon", "par", "syd"]),
+        load=st.builds(
+            Load,
+            running=st.integers(0, 20),
+            queued=st.integers(0, 5),
+            sequences_max=st.integers(1, 16),
+            kv_used_share=st.floats(0, 1),
+            prefill_ms_per_token=st.floats(0, 10),
+            draining=st.booleans(),
+        ),
+        rtt_ms=st.floats(0, 500),
+        age_s=st.floats(0, 20),
+        unseen_opens=st.integers(-3, 5),
+        prefix_tokens=st.integers(0, 200),
+        ejected=st.booleans(),
+    ),
+    unique_by=lambda state: state.core,
+    max_size=31,
+)
+
+
+@given(CORES, st.integers(0, 2**32))
+def test_a_route_is_never_empty_while_any_core_is_known(states: list[CoreState], seed: int) -> None:
+    route = choose(states, Wanted(HOME, 100), Random(seed))
+    listed = names(route)
+    assert bool(listed) == bool(states)
+    assert len(set(listed)) == len(listed)
+    by_name = {state.core: state for state in states}
+    well = [s for s in states if not (s.full or s.load.draining or s.ejected or s.age_s > 5)]
+    if well:
+        first = by_name[listed[0]]
+        assert not first.full
+        assert not first.load.draining
+        at_home = any(state.region == HOME for state in well)
+        assert first.region == HOME or not at_home

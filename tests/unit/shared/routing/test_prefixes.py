@@ -1,0 +1,65 @@
+from firstlight.shared.blocks import BLOCK_TOKENS
+from firstlight.shared.routing.prefixes import SentPrefixes
+
+HASHES = [bytes([i]) for i in range(8)]
+
+
+def _computed(memory: SentPrefixes, core: str, blocks: int, now: float = 0) -> None:
+    memory.computed(core, HASHES[:blocks], expected_tokens=0, cached_tokens=0, now=now)
+
+
+def test_what_was_computed_at_a_core_is_expected_there_for_ten_minutes() -> None:
+    memory = SentPrefixes()
+    _computed(memory, "a", 3)
+    _computed(memory, "b", 5)
+    expected = {"a": 3 * BLOCK_TOKENS, "b": 5 * BLOCK_TOKENS}
+    assert memory.resident(HASHES, now=599) == expected
+    assert memory.resident(HASHES, now=600) == {}
+
+
+def test_a_request_on_its_way_is_expected_for_two_seconds() -> None:
+    memory = SentPrefixes()
+    memory.sent("a", HASHES[:2], now=0)
+    assert memory.resident(HASHES, now=1.9) == {"a": 2 * BLOCK_TOKENS}
+    assert memory.resident(HASHES, now=2) == {}
+
+
+def test_a_guess_does_not_shorten_what_is_known() -> None:
+    memory = SentPrefixes()
+    _computed(memory, "a", 2)
+    memory.sent("a", HASHES[:2], now=1)
+    assert memory.resident(HASHES, now=100) == {"a": 2 * BLOCK_TOKENS}
+
+
+def test_another_prompt_shares_nothing() -> None:
+    memory = SentPrefixes()
+    _computed(memory, "a", 4)
+    assert memory.resident([b"x", *HASHES[1:]], now=1) == {}
+
+
+def test_a_core_that_finds_less_than_expected_is_believed_less() -> None:
+    memory = SentPrefixes()
+    _computed(memory, "a", 5)
+    for _ in range(20):
+        memory.computed("a", HASHES[:5], expected_tokens=80, cached_tokens=0, now=1)
+    assert memory.resident(HASHES, now=2)["a"] < 5
+    for _ in range(20):
+        memory.computed("a", HASHES[:5], expected_tokens=80, cached_tokens=80, now=1)
+    assert memory.resident(HASHES, now=2)["a"] > 75
+
+
+def test_a_lost_core_has_nothing() -> None:
+    memory = SentPrefixes()
+    _computed(memory, "a", 4)
+    _computed(memory, "b", 2)
+    memory.forget("a")
+    assert memory.resident(HASHES, now=1) == {"b": 2 * BLOCK_TOKENS}
+    assert len(memory) == 2
+
+
+def test_the_longest_unused_blocks_are_dropped_from_the_end_of_a_prompt() -> None:
+    memory = SentPrefixes(blocks_max=4)
+    _computed(memory, "a", 4)
+    memory.sent("a", [b"y"], now=1)
+    assert len(memory) == 4
+    assert memory.resident(HASHES, now=1.5) == {"a": 3 * BLOCK_TOKENS}

@@ -1,0 +1,71 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firstlight.shared.estimate import RTT_SAMPLES_MAX, DecayingSum, Ewma, RttEstimate, quantile
+
+
+def test_a_quantile_is_linear_between_neighbours() -> None:
+    assert [quantile([4, 1, 3, 2], share) for share in (0, 0.5, 1)] == [1, 2.5, 4]
+
+
+def test_an_average_forgets_by_time() -> None:
+    average = Ewma(half_life_s=10)
+    average.observe(100, now=0)
+    average.observe(0, now=10)
+    assert average.value() == pytest.approx(100 / 3)
+
+
+def test_an_average_of_nothing_is_nothing() -> None:
+    average = Ewma(half_life_s=1)
+    average.observe(math.nan, now=0)
+    assert average.value() is None
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 100)), min_size=1))
+def test_an_average_lies_between_what_was_measured(samples: list[tuple[float, float]]) -> None:
+    average, now = Ewma(half_life_s=5), 0.0
+    for value, gap in samples:
+        now += gap
+        average.observe(value, now)
+    values = [value for value, _ in samples]
+    assert min(values) - 1e-6 <= (average.value() or 0.0) <= max(values) + 1e-6
+
+
+def test_a_sum_halves_in_its_half_life() -> None:
+    total = DecayingSum(half_life_s=2)
+    total.add(8, now=0)
+    total.add(1, now=2)
+    assert [total.value(2), total.value(4)] == [5, 2.5]
+
+
+def test_a_round_trip_is_the_prior_until_it_is_measured() -> None:
+    rtt = RttEstimate(prior_ms=80)
+    assert (rtt.ms, rtt.measured) == (80, False)
+    rtt.observe(20, now=0)
+    assert (rtt.ms, rtt.measured) == (20, True)
+
+
+def test_one_lost_packet_does_not_move_a_round_trip() -> None:
+    rtt = RttEstimate(prior_ms=80)
+    for second in range(20):
+        rtt.observe(1000 if second == 10 else 20, now=second)
+    assert rtt.ms == 20
+
+
+def test_a_round_trip_forgets_what_is_older_than_a_minute_and_nonsense() -> None:
+    rtt = RttEstimate(prior_ms=80)
+    rtt.observe(500, now=0)
+    rtt.observe(20, now=61)
+    for nonsense in (-1.0, math.nan, math.inf):
+        rtt.observe(nonsense, now=62)
+    assert rtt.ms == 20
+
+
+def test_a_round_trip_keeps_a_bounded_number_of_samples() -> None:
+    rtt = RttEstimate(prior_ms=80)
+    for i in range(10 * RTT_SAMPLES_MAX):
+        rtt.observe(1000 if i < 9 * RTT_SAMPLES_MAX else 10, now=i / 1000)
+    assert rtt.ms == 10
