@@ -3,8 +3,9 @@
 Every request is answered once without hints, in batches, and then again with hints that an n-gram
 drafter makes, with garbage, with its own answer in which each id is corrupted with probability
 0.3, and with pieces of that which come late, doubled and out of order through the core's mailbox.
-All answers must be the same ids. Prints how many hinted ids were accepted and refused; the last
-line is JSON.
+Some have stop strings, which end them as an edge would: by the text, id by id, and a cancel. All
+answers must be the same ids. Prints how many hinted ids were accepted and refused; the last line
+is JSON.
 
     python -m firstlight.infra.bench.invariance --requests 200
 """
@@ -18,6 +19,7 @@ from random import Random
 from typing import Protocol
 
 from firstlight.core_node.mailbox import Mailbox
+from firstlight.infra.bench.machine import heading
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.drafting.ngram import NgramDrafter
 from firstlight.shared.engine.engine import Engine
@@ -27,9 +29,11 @@ from firstlight.shared.engine.plan import EngineConfig
 from firstlight.shared.engine.runner import TorchRunner
 from firstlight.shared.model_files import default_model_path
 from firstlight.shared.stream import TokenStream
+from firstlight.shared.text.detokenizer import Detokenizer
 from firstlight.shared.text.tokenizer import Tokenizer, load_tokenizer
 from firstlight.shared.types import Hint, HintCount, Request, Sampling
 
+_STOPS = ((), (), (), (".",), (" the", ","), ("\n",))
 COUNTED_MIN = 10
 """Accepted, and refused, ids that a run must see per request: 2,000 of each in 200 requests."""
 _CORRUPT_SHARE = 0.3
@@ -151,24 +155,51 @@ class MailboxHinter:
         self.mailbox.committed(self.request.id, ids)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A request, and the stop strings that its edge looks for."""
+
+    request: Request
+    stop: tuple[str, ...]
+
+
+@dataclass
+class Reader:
+    """The edge's end of one request: ids until a stop string is complete."""
+
+    detokenizer: Detokenizer
+    ids: list[int] = field(default_factory=list)
+    stopped: bool = False
+
+    def read(self, ids: tuple[int, ...]) -> None:
+        """Take a commit; ids after the one that completes a stop string are dropped."""
+        for token in ids:
+            if not self.stopped:
+                self.ids.append(token)
+                self.stopped = self.detokenizer.push(token).stopped
+
+
 MakeHinter = Callable[[Request], Hinter]
 
 
-def requests(count: int, tokenizer: Tokenizer, seed: int) -> list[Request]:
+def requests(count: int, tokenizer: Tokenizer, seed: int) -> list[Asked]:
     """Requests with random sampling: temperature 0 to 1.2, penalties, top-p, top-k, min-p."""
     random = Random(seed)
     return [
-        Request(
-            id=f"r{index}",
-            model="",
-            tokenizer_hash=tokenizer.hash,
-            salt=b"invariance",
-            prompt=tuple(tokenizer.encode(random.choice(_SENTENCES), special=False)),
-            sampling=_sampling(random),
-            seed=random.getrandbits(64),
-            choice=random.randint(0, 3),
-            max_tokens=random.randint(16, 32),
-            eos_ids=frozenset(tokenizer.eos_ids),
+        Asked(
+            Request(
+                id=f"r{index}",
+                model="",
+                tokenizer_hash=tokenizer.hash,
+                salt=b"invariance",
+                prompt=tuple(tokenizer.encode(random.choice(_SENTENCES), special=False)),
+                sampling=_sampling(random),
+                seed=random.getrandbits(64),
+                choice=random.randint(0, 3),
+                max_tokens=random.randint(16, 32),
+                eos_ids=frozenset(tokenizer.eos_ids),
+            ),
+            random.choice(_STOPS),
         )
         for index in range(count)
     ]
@@ -187,7 +218,7 @@ def _sampling(random: Random) -> Sampling:
 
 
 def answer(
-    runner: TorchRunner, asked: list[Request], make: MakeHinter | None
+    runner: TorchRunner, tokenizer: Tokenizer, asked: list[Asked], make: MakeHinter | None
 ) -> tuple[dict[str, tuple[int, ...]], HintCount]:
     """Answer all requests in batches; ids by request, and what became of the hinted ids."""
     config = EngineConfig(
@@ -197,11 +228,13 @@ def answer(
         waiting_max=len(asked),
         speculation="always" if make else "off",
     )
-    engine, ids, count = Engine(runner, config), {one.id: () for one in asked}, HintCount()
-    answers: dict[str, tuple[int, ...]] = dict(ids)
-    hinters = {one.id: make(one) for one in asked} if make else {}
+    engine, count = Engine(runner, config), HintCount()
+    readers = {
+        one.request.id: Reader(Detokenizer(tokenizer.token_bytes, one.stop)) for one in asked
+    }
+    hinters = {one.request.id: make(one.request) for one in asked} if make else {}
     for one in asked:
-        engine.add(one, epoch=1, credit=10_000, now=0.0)
+        engine.add(one.request, epoch=1, credit=10_000, now=0.0)
     while engine.has_work:
         for name, start in engine.next_positions().items() if hinters else ():
             if offered := hinters[name].offer(start):
@@ -210,12 +243,15 @@ def answer(
         if result.failures:
             raise result.failures[0][2]
         for outcome in result.outcomes:
-            answers[outcome.request] += outcome.ids
+            reader = readers[outcome.request]
+            reader.read(outcome.ids)
+            if reader.stopped:
+                engine.cancel(outcome.request)
             for _, part in outcome.verified:
                 count += part
             if hinters:
                 hinters[outcome.request].committed(outcome.ids)
-    return answers, count
+    return {name: tuple(reader.ids) for name, reader in readers.items()}, count
 
 
 def run(count: int, *, seed: int, threads: int, path: Path) -> dict[str, object]:
@@ -224,7 +260,7 @@ def run(count: int, *, seed: int, threads: int, path: Path) -> dict[str, object]
     runner, vocab = TorchRunner(model, KvStorage(model.config, _BLOCKS)), model.config.vocab
     asked = requests(count, tokenizer, seed)
     began_s = monotonic_s()
-    plain, _ = answer(runner, asked, None)
+    plain, _ = answer(runner, tokenizer, asked, None)
     print(f"without hints: {sum(map(len, plain.values()))} ids in {monotonic_s() - began_s:.1f} s")
     random, mailbox = Random(seed + 1), Mailbox(vocab)
 
@@ -240,9 +276,9 @@ def run(count: int, *, seed: int, threads: int, path: Path) -> dict[str, object]
     total, differing = HintCount(), {}
     for name, make in kinds.items():
         began_s = monotonic_s()
-        hinted, counted = answer(runner, asked, make)
+        hinted, counted = answer(runner, tokenizer, asked, make)
         total += counted
-        differing[name] = sorted(one.id for one in asked if hinted[one.id] != plain[one.id])
+        differing[name] = sorted(request for request in plain if hinted[request] != plain[request])
         print(
             f"{name}: {counted.accepted} hinted ids accepted, "
             f"{counted.verified - counted.accepted} refused, {len(differing[name])} texts differ, "
@@ -266,6 +302,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--model", type=Path, default=None)
     args = parser.parse_args()
+    print(heading())
     path = args.model or default_model_path()
     found = run(args.requests, seed=args.seed, threads=args.threads, path=path)
     differing = found["differing"]

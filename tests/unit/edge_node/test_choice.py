@@ -56,7 +56,8 @@ def test_ids_become_text_in_order() -> None:
     made = choice()
     first = made.commit(commit(made, b"ab"), 10.5)
     second = made.commit(commit(made, b"c"), 10.6)
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     assert (first.text, first.ids, first.offset) == ("ab", (97, 98), 2)
     assert (second.text, second.offset, second.finish) == ("c", 3, None)
 
@@ -105,7 +106,8 @@ def test_a_stop_string_cuts_text_ids_and_logprobs_and_only_we_know() -> None:
     made = choice(stop=("bc",))
     held = made.commit(commit(made, b"ab", logprobs=True), 10.5)
     ended = made.commit(commit(made, b"cd", logprobs=True), 10.6)
-    assert held is not None and ended is not None
+    assert held is not None
+    assert ended is not None
     assert (held.text, [token.id for token in held.tokens]) == ("a", [97])
     assert (ended.text, ended.ids, ended.tokens) == ("", (99,), ())
     assert ended.finish is FinishReason.STOP

@@ -1,15 +1,11 @@
+"""An edge's memory of the mesh: whom it knows, and whom it forgets when, in any order of news."""
+
 from hypothesis import given
 from hypothesis import strategies as st
+from reports import report
 
 from firstlight.edge_node.view import MeshMemory
 from firstlight.shared.types import Load, MeshView, NodeInfo, Report, Role
-
-
-def report(
-    node: str, incarnation: int = 1, seq: int = 1, *, leaving: bool = False, region: str = "lon"
-) -> Report:
-    info = NodeInfo(node, Role.CORE, incarnation, region, f"{node}:1")
-    return Report(info, seq, Load(running=seq), leaving=leaving)
 
 
 def view(*reports: Report, lb: str = "lb1", seq: int = 1, age_s: float = 0.0) -> MeshView:

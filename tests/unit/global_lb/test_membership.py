@@ -1,24 +1,14 @@
+"""A load balancer's leases: who lives, whose report is news, and that order does not matter."""
+
 from itertools import permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reports import report
 
 from firstlight.global_lb.membership import LEASE_S, Fate, Membership
 from firstlight.shared.types import Load, NodeInfo, Report, Role
-
-
-def report(
-    node: str = "c1",
-    incarnation: int = 1,
-    seq: int = 1,
-    *,
-    leaving: bool = False,
-    region: str = "lon",
-    load: Load | None = None,
-) -> Report:
-    info = NodeInfo(node, Role.CORE, incarnation, region, f"{node}:1")
-    return Report(info, seq, load or Load(running=seq), leaving=leaving)
 
 
 def names(membership: Membership, now: float) -> list[str]:

@@ -1,3 +1,5 @@
+"""What a load balancer tells of its members: the view, edges by nearness, and a route."""
+
 from random import Random
 
 from firstlight.global_lb.membership import Membership

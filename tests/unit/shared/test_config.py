@@ -1,3 +1,5 @@
+"""Settings from file and environment: which wins, and one clear line for every mistake."""
+
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""Quantiles, averages and sums that decay, and round trips that forget and stay bounded."""
+
 import math
 
 import pytest

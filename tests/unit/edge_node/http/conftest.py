@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,8 @@ from aioquic.h3.events import DataReceived, H3Event, HeadersReceived
 from aioquic.quic import events
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
-from edge_tls import TlsFiles, write_tls_files
+from asgi_app import App
+from edge_tls import TlsFiles
 
 from firstlight.edge_node.http.connection import EdgeConnection
 from firstlight.edge_node.http.exchange import AsgiApp, Exchange, Scope
@@ -76,6 +76,12 @@ class Pair:
 
     def cid_retired(self, cid: bytes) -> None:
         assert cid
+
+    async def cancel_tasks(self) -> None:
+        """Cancel every exchange and wait for its end."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
     # The network.
 
@@ -170,11 +176,6 @@ class Pair:
         self.client.send_stream_data(stream_id, frame, end_stream=end)
 
 
-@pytest.fixture(scope="session")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
-    return write_tls_files(Path(tmp_path_factory.mktemp("tls")))
-
-
 @pytest.fixture
 def join(tls: TlsFiles) -> Callable[..., Pair]:
     """`join(app, **limits)` gives a connected pair. Use it within a running loop."""
@@ -183,3 +184,15 @@ def join(tls: TlsFiles) -> Callable[..., Pair]:
         return Pair(tls, app, HttpLimits(**limits))
 
     return joined
+
+
+@pytest.fixture
+async def app() -> App:
+    return App()
+
+
+@pytest.fixture
+async def pair(join: Callable[..., Any], app: App) -> Any:
+    pair = join(app)
+    yield pair
+    await pair.cancel_tasks()

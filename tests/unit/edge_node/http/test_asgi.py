@@ -1,3 +1,5 @@
+"""An HTTP/3 request becomes an ASGI scope or a refusal, and an answer is held to its own word."""
+
 import json
 
 import pytest

@@ -1,3 +1,5 @@
+"""The edge's QUIC connection gives every id its reset token and bounds a client's streams."""
+
 from typing import Any
 
 from firstlight.edge_node.http.quic import RESET_TOKEN_BYTES, reset_token

@@ -1,3 +1,5 @@
+"""Events and lines are read alike however their bytes are cut, and a line is bounded."""
+
 import pytest
 
 from firstlight.infra.client import sse

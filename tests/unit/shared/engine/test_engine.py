@@ -309,16 +309,11 @@ def test_garbage_that_would_poison_a_refused_row_does_not_fail_the_sequence():
     assert Answers().drain(core).ids["r"] == truth
 
 
-def test_a_step_that_raises_fails_its_sequences_and_the_engine_goes_on():
-    runner = PagedRunner(32, broken=True)
-    core, _ = engine(runner)
+def test_a_runner_that_raises_is_no_requests_fault_and_goes_up():
+    core, _ = engine(PagedRunner(32, broken=True))
     core.add(request("a"), epoch=1, credit=FAR, now=0.0)
-    answers = Answers()
-    answers.step(core, 0.0)
-    assert "the device is gone" in answers.errors["a"].message
-    assert core.blocks.used == 0
-    core.add(request("b"), epoch=1, credit=FAR, now=0.0)
-    assert answers.drain(core).ids["b"] == alone(request("b"))
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        core.step(0.0)
 
 
 def test_the_first_outcome_alone_tells_cached_tokens_and_times():

@@ -1,3 +1,5 @@
+"""The choice of a core: its order of preference, its reasons, and when a route is empty."""
+
 from collections import Counter
 from dataclasses import replace
 from random import Random

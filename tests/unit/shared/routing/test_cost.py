@@ -1,3 +1,5 @@
+"""The expected time to a first token: measured steps, prefill, and credit for a prefix."""
+
 import pytest
 
 from firstlight.shared.routing.cost import CoreState, known_prefill_ms, step_ms, ttft_ms

@@ -1,3 +1,5 @@
+"""Cores that fail in a row are ejected for a while, and never more than a third of them."""
+
 import pytest
 
 from firstlight.shared.routing.ejection import Ejection

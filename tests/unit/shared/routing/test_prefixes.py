@@ -1,3 +1,5 @@
+"""Which prefixes a core is expected to hold, for how long, and how far it is believed."""
+
 from firstlight.shared.blocks import BLOCK_TOKENS
 from firstlight.shared.routing.prefixes import SentPrefixes
 

@@ -5,14 +5,8 @@ import pytest
 from firstlight.shared.errors import ConfigError, RequestError
 from firstlight.shared.model_files import default_model_path
 from firstlight.shared.text.chat import ChatTemplate, encode_chat, load_chat_template
-from firstlight.shared.text.tokenizer import load_tokenizer
 
 HELLO = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi <b> 12"}]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_tokenizer(default_model_path())
 
 
 @pytest.fixture(scope="module")

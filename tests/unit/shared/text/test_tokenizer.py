@@ -25,11 +25,6 @@ CORPUS = [
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return load_tokenizer(default_model_path())
-
-
-@pytest.fixture(scope="module")
 def theirs():
     path = default_model_path()
     other = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)

@@ -1,0 +1,30 @@
+"""Our client reports a closed port and a foreign authority as errors of the peer."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from edge_tls import TlsFiles, write_tls_files
+from http_bed import VERSIONS, Edge
+
+from firstlight.infra.client.client import open_client
+from firstlight.shared.errors import PeerError
+
+
+async def test_a_client_of_a_closed_port_gets_a_clear_error_soon(tls: TlsFiles) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    for http in VERSIONS:
+        client = open_client(f"https://127.0.0.1:{port}", http, ca_file=tls.ca)  # type: ignore[arg-type]
+        with pytest.raises(PeerError, match=str(port)):
+            await client.request("GET", "/")
+        await client.aclose()
+
+
+async def test_a_client_does_not_trust_another_authority(edge: Edge, tmp_path: Path) -> None:
+    other = write_tls_files(tmp_path)
+    for http in VERSIONS:
+        async with open_client(edge.url, http, ca_file=other.ca) as client:  # type: ignore[arg-type]
+            with pytest.raises(PeerError):
+                await client.request("GET", "/hello")
