@@ -44,8 +44,8 @@ def check_open(request: Request, epoch: int, committed: Sequence[int], offer: Of
     if len(request.salt) != SALT_BYTES:
         raise RequestError(f"salt of {len(request.salt)} bytes, expected {SALT_BYTES}")
     _check_model(request, offer)
-    _check_ids(request, committed, offer)
     _check_length(request, committed, offer)
+    _check_ids(request, committed, offer)
     check_sampling(request.sampling, offer.vocab)
     _check_budget(request.budget_s)
 

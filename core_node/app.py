@@ -5,7 +5,6 @@ it is ready; and when told to stop, finishes what runs, or hands it to other cor
 """
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,17 +14,15 @@ from random import Random
 from firstlight.core_node.admin import Admin
 from firstlight.core_node.backends.native import NativeBackend
 from firstlight.core_node.config import CoreSettings
-from firstlight.core_node.control import CoreControl
 from firstlight.core_node.meter import Meter
 from firstlight.core_node.server import LinkServer
 from firstlight.shared import lifecycle, rpc
 from firstlight.shared.config import state_dir
 from firstlight.shared.errors import ConfigError, PeerError
+from firstlight.shared.join import Joiner
 from firstlight.shared.tls import NodeFiles, node_files
 from firstlight.shared.types import NodeInfo, Role
 
-LEAVE_S = 1.0
-"""How long telling the load balancers may take."""
 CLOSE_S = 0.2
 """How long links may take to close by themselves."""
 
@@ -40,7 +37,7 @@ async def main(settings: CoreSettings, stop: asyncio.Event) -> None:
         _names(settings, host),
         default_directory=state_dir() / "tls",
     )
-    _check_free(settings.listen)
+    rpc.check_free(settings.listen)  # now, not after the model is loaded
     from firstlight.core_node.loading import load_engine  # torch takes seconds: after all checks
 
     loaded = await asyncio.to_thread(load_engine, settings.model, settings.engine)
@@ -84,7 +81,7 @@ async def _serve(
             server.info = replace(info, address=f"{host}:{listening.port}")
         async with (
             _admin(settings.admin, Admin(backend, meter, server.load)) as where,
-            _joined(settings, server, files),
+            _joiner(settings, server, files).member(stop),
         ):
             lifecycle.ready(settings.node, server.info.address, **where)
             stopping = asyncio.create_task(stop.wait())
@@ -92,6 +89,8 @@ async def _serve(
             if not failed.done():
                 draining = asyncio.create_task(server.drain(settings.drain_s))
                 await asyncio.wait((draining, failed), return_when=asyncio.FIRST_COMPLETED)
+                if draining.done():
+                    draining.result()
                 draining.cancel()
             stopping.cancel()
             if failed.done():
@@ -122,35 +121,9 @@ async def _admin(address: str | None, admin: Admin) -> AsyncIterator[dict[str, s
         await admin.stop()
 
 
-@asynccontextmanager
-async def _joined(
-    settings: CoreSettings, server: LinkServer, files: NodeFiles
-) -> AsyncIterator[None]:
-    """A member of the mesh; says that it leaves at the end."""
-    leave = asyncio.Event()
+def _joiner(settings: CoreSettings, server: LinkServer, files: NodeFiles) -> Joiner:
     rng = Random(f"{settings.node} {server.info.incarnation}")
-    control = CoreControl(server.info, files, settings.load_balancers, load=server.load, rng=rng)
-    task = asyncio.create_task(control.run(leave))
-    try:
-        yield
-    finally:
-        leave.set()
-        await asyncio.wait((task,), timeout=LEAVE_S)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-def _check_free(address: str) -> None:
-    """Raise `ConfigError` for a port in use now, not after the model is loaded."""
-    host, port = rpc.split_address(address)
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, number, _, where = found[0]
-        with socket.socket(family, kind, number) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from None
+    return Joiner(server.info, files, settings.load_balancers, load=server.load, rng=rng)
 
 
 def _names(settings: CoreSettings, host: str) -> list[str]:

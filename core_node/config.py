@@ -4,7 +4,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from firstlight.shared.config import Settings
+from firstlight.shared.blocks import BLOCK_TOKENS
+from firstlight.shared.config import Region, Seconds, Settings
 from firstlight.shared.engine.plan import EngineConfig
 from firstlight.shared.tls import TlsConfig
 
@@ -38,7 +39,7 @@ class EngineSection:
     blocks: int = 1024
     """KV blocks of 16 tokens."""
     context_max: int = 8192
-    """Tokens of a prompt and its answer; cut to the model's own."""
+    """Tokens of a prompt and its answer; cut to the model's own, and to what the blocks hold."""
     sequences_max: int = 16
     waiting_max: int = 64
     step_tokens_max: int = 512
@@ -51,7 +52,8 @@ class EngineSection:
 
     def limits(self, context_max: int) -> EngineConfig:
         """The engine's own configuration, for a model of this context. Raises `ConfigError`."""
-        values = asdict(self) | {"context_max": min(self.context_max, context_max)}
+        room = self.blocks * BLOCK_TOKENS
+        values = asdict(self) | {"context_max": min(self.context_max, context_max, room)}
         return EngineConfig(**values)
 
 
@@ -59,7 +61,7 @@ class CoreSettings(Settings):
     """Everything a core can be told."""
 
     node: str = "core"
-    region: str = "local"
+    region: Region = "local"
     listen: str = "127.0.0.1:8500"
     """host:port of the links; port 0 picks a free one."""
     advertise: str | None = None
@@ -72,6 +74,6 @@ class CoreSettings(Settings):
     model: ModelSection = ModelSection()
     engine: EngineSection = EngineSection()
     drafting: DraftingSection = DraftingSection()
-    drain_s: float = 10.0
+    drain_s: Seconds = 10.0
     """How long running requests may take after SIGTERM; then they go on at other cores."""
     log_level: str = "warning"

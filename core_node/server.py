@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 LOAD_S = 0.25
 """A frame with the load goes out at least this often."""
 CREDIT_TOKENS = 512
-"""What a new assignment may commit before the edge grants more."""
+"""Ids after the prompt that a new assignment may have before the edge grants more."""
 LINKS_MAX = 256
 LAST_WRITE_S = 0.5
 """How long a write under way may take when its link ends."""
@@ -137,9 +137,7 @@ class LinkServer:
 
     async def drain(self, limit_s: float) -> int:
         """Refuse new requests and finish what runs; returns how many were failed at the limit."""
-        self._open_error = CapacityError(
-            f"core {self.info.node} is draining", code="overloaded", retry_after_s=1.0
-        )
+        self._open_error = CapacityError(f"core {self.info.node} is draining", retry_after_s=1.0)
         for link in self._links.values():
             self._wake(link)
         await self._wait_until(lambda: not self._assignments, limit_s)
@@ -173,9 +171,9 @@ class LinkServer:
             await asyncio.wait((read, write, lost), return_when=asyncio.FIRST_COMPLETED)
             ended = _why(link, read, write)
         finally:
+            lost.cancel()
             self._leave(link, ended[0])
             await _finish(link, read, write)
-            lost.cancel()
         if ended[1] is not None:
             await _abort(context, *ended[1])
 
@@ -244,15 +242,13 @@ class LinkServer:
             new, old = self._assignments.open(link.edge, link.number, request.id, epoch)
             if old is not None:
                 self._drop(old)
-            known = len(request.prompt) + len(committed)
+            credit = len(request.prompt) + CREDIT_TOKENS
             try:
-                self._backend.open(
-                    replace(request, id=new.handle), epoch, committed, known + CREDIT_TOKENS
-                )
+                self._backend.open(replace(request, id=new.handle), epoch, committed, credit)
             except FirstlightError:
                 self._end(new)
                 raise
-            self._meter.opened(known)
+            self._meter.opened(len(request.prompt) + len(committed))
         except FirstlightError as error:
             self._refuse(link, message, error)
 
@@ -352,9 +348,13 @@ async def _finish(link: _Link, read: asyncio.Task[None], write: asyncio.Task[Non
     link.closing = True
     link.wake.set()
     read.cancel()
-    if not write.done():
-        await asyncio.wait([write], timeout=LAST_WRITE_S)
-    write.cancel()
+    for task in (read, write):  # gRPC may cancel us here, and then nobody else asks how they ended
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    try:
+        if not write.done():
+            await asyncio.wait([write], timeout=LAST_WRITE_S)
+    finally:
+        write.cancel()
     await asyncio.gather(read, write, return_exceptions=True)
 
 

@@ -5,14 +5,14 @@ HTTP/3 and TCP, says that it is ready; and when told to stop, lets running answe
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from random import Random, SystemRandom
+from random import SystemRandom
 
+from firstlight.edge_node import meter
 from firstlight.edge_node.config import EdgeSettings, is_loopback
-from firstlight.edge_node.control import EdgeControl
+from firstlight.edge_node.control import EdgeControl, load_of
 from firstlight.edge_node.http.fronts import Fronts
 from firstlight.edge_node.keys import salt_key
 from firstlight.edge_node.openai.routes import create_app
@@ -26,11 +26,8 @@ from firstlight.shared.config import state_dir
 from firstlight.shared.model_files import default_model_path
 from firstlight.shared.text.chat import ChatTemplate, encode_chat, load_chat_template
 from firstlight.shared.text.tokenizer import Tokenizer, load_tokenizer
-from firstlight.shared.tls import NodeFiles, node_files
-from firstlight.shared.types import Load, NodeInfo, Role
-
-LEAVE_S = 1.0
-"""How long telling the load balancers may take."""
+from firstlight.shared.tls import front_files, node_files
+from firstlight.shared.types import NodeInfo, Role
 
 
 async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
@@ -38,9 +35,8 @@ async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
     host, port = rpc.split_address(settings.listen)
     tenants = Tenants.load(settings.keys.tenants_file, loopback=is_loopback(host))
     directory = settings.tls.directory or state_dir() / "tls"
-    files = node_files(
-        settings.tls, Role.EDGE, settings.node, _names(settings, host), default_directory=directory
-    )
+    names = _names(settings, host)
+    files = node_files(settings.tls, Role.EDGE, settings.node, names, default_directory=directory)
     salt = salt_key(settings.keys.salt_file, default=directory / "salt.key")
     tokenizer, template = await asyncio.to_thread(_load_text, settings.tokenizer.path)
     memory, rng = MeshMemory(), SystemRandom()
@@ -65,13 +61,27 @@ async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
         tenants,
         not_ready=lambda: None if router.models() else "no core is linked yet",
         metrics=telemetry.render if metrics else None,
+        on_access=meter.answered,
         entropy=rng,
     )
-    fronts = Fronts(app, host, port, files.cert, files.key, settings.http)
+    front = front_files(
+        settings.front, settings.tls, settings.node, names, default_directory=directory
+    )
+    fronts = Fronts(app, host, port, front.cert, front.key, settings.http)
     await fronts.start()
     try:
         info = _info(settings, f"{settings.listen.rpartition(':')[0]}:{fronts.port}", tokenizer)
-        async with _linked(pool), _joined(settings, info, files, memory, pipeline, rng):
+        load = partial(load_of, pipeline.answers, stop)
+        control = EdgeControl(
+            info,
+            files,
+            settings.load_balancers,
+            memory,
+            load=load,
+            rtt_ms=router.round_trips,
+            rng=rng,
+        )
+        async with lifecycle.beside(pool.run(), stop), control.member(stop):
             lifecycle.ready(settings.node, info.address)
             await stop.wait()
             await fronts.drain(settings.drain_s)
@@ -98,43 +108,3 @@ def _info(settings: EdgeSettings, listening: str, tokenizer: Tokenizer) -> NodeI
         address=settings.advertise or listening,
         tokenizer_hash=tokenizer.hash,
     )
-
-
-@asynccontextmanager
-async def _linked(pool: LinkPool) -> AsyncIterator[None]:
-    task = asyncio.create_task(pool.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-@asynccontextmanager
-async def _joined(
-    settings: EdgeSettings,
-    info: NodeInfo,
-    files: NodeFiles,
-    memory: MeshMemory,
-    pipeline: Pipeline,
-    rng: Random,
-) -> AsyncIterator[None]:
-    """A member of the mesh; says that it leaves at the end."""
-    control = EdgeControl(
-        info,
-        files,
-        settings.load_balancers,
-        memory,
-        load=lambda: Load(running=len(pipeline.answers)),
-        rtt_ms=pipeline.router.round_trips,
-        rng=rng,
-    )
-    leave = asyncio.Event()
-    task = asyncio.create_task(control.run(leave))
-    try:
-        yield
-    finally:
-        leave.set()
-        await asyncio.wait((task,), timeout=LEAVE_S)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

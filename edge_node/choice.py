@@ -7,10 +7,12 @@ core is lost, whether the answer moves on to another one or ends with an error.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
 from random import Random
 
 from firstlight.edge_node.answer import ChoiceStats, Event, TokenText, TtftParts
 from firstlight.shared.blocks import block_hashes, root_hash
+from firstlight.shared.errors import PeerError, RequestError
 from firstlight.shared.retry import Attempts, Decision, RetryBudget
 from firstlight.shared.stream import TokenStream, ending
 from firstlight.shared.text.detokenizer import Detokenizer
@@ -61,6 +63,8 @@ class Choice:
         self.assignment: Assignment | None = None
         self.finish: FinishReason | None = None
         self.stats = ChoiceStats()
+        self.numerics_class: str | None = None
+        """Of the core that committed last; None before the first id."""
         self.tried: set[str] = set()
         """Cores that failed this choice; tried again only if no other is left."""
         root = root_hash(tokenizer_hash=request.tokenizer_hash, salt=request.salt)
@@ -71,6 +75,7 @@ class Choice:
         self._first_s = self._last_s = received_s
         self._committed_in_epoch = False
         self._attempts = Attempts()
+        self._was_lost = False
         self._offset = 0
         self._cut = False
         self._held: deque[TokenText] = deque()
@@ -82,14 +87,9 @@ class Choice:
 
     def assign(self, assignment: Assignment) -> int:
         """Give the choice to a core; returns the epoch of that assignment."""
-        earlier = self.assignment
-        if earlier is not None:
-            semantic = assignment.numerics_class != earlier.numerics_class
-            self.stats = replace(
-                self.stats,
-                moved=self.stats.moved + 1,
-                continuation="semantic" if semantic else self.stats.continuation,
-            )
+        if self._was_lost:
+            self._was_lost = False
+            self.stats = replace(self.stats, moved=self.stats.moved + 1)
         self.assignment = assignment
         self._committed_in_epoch = False
         self._hints_before = dict(self.stats.hints)
@@ -103,12 +103,16 @@ class Choice:
 
     def commit(self, commit: Commit, now: float) -> Event | None:
         """What the client may see of it; None if there is nothing new. Raises `PeerError`."""
-        fresh = () if self.finish else self.stream.receive(commit)
+        if self.finish:
+            return None
+        self._check_ids(commit)
+        fresh = self.stream.receive(commit)
         if not fresh:
             return None
         if self.stats.completion_tokens == 0:
             self._first(commit, now)
-        self._committed_in_epoch = True
+        if not self._committed_in_epoch:
+            self._begin_epoch()
         self._attempts.committed()
         self._last_s = now
         logprobs = commit.logprobs[len(commit.ids) - len(fresh) :]
@@ -153,6 +157,11 @@ class Choice:
         """The absolute position up to which a core may commit."""
         return self._credit
 
+    @property
+    def wall_s(self) -> float:
+        """From the request's first byte to its last id."""
+        return self._last_s - self._received_s
+
     def done(self, done: Done) -> None:
         """Count what became of the hints, on top of what earlier cores said."""
         totals = dict(self._hints_before)
@@ -160,10 +169,14 @@ class Choice:
             totals[source] = totals.get(source, HintCount()) + count
         self.stats = replace(self.stats, hints=totals)
 
-    def lost(self, now: float, rng: Random) -> Decision:
-        """The core is gone: whether the choice goes on elsewhere."""
-        core = self._mark_tried()
-        return self._attempts.lost(core, committed_here=self._committed_in_epoch, now=now, rng=rng)
+    def lost(self, now: float, rng: Random, *, died: bool = True) -> Decision:
+        """The core is gone, or handed the choice over: whether it goes on elsewhere.
+
+        Only a core that `died` before it committed an id here is a strike against the request.
+        """
+        self._was_lost = True
+        innocent = self._committed_in_epoch or not died
+        return self._attempts.lost(self._mark_tried(), committed_here=innocent, now=now, rng=rng)
 
     def refused(self, failed: Failed, budget: RetryBudget, now: float, rng: Random) -> Decision:
         """The core lives, and gave the choice up: whether it goes on elsewhere."""
@@ -174,6 +187,23 @@ class Choice:
             now=now,
             rng=rng,
         )
+
+    def _check_ids(self, commit: Commit) -> None:
+        """Before anything is taken in: an id without text here would be passed on to other cores,
+        which would refuse the whole request for it."""
+        alternatives = (token for item in commit.logprobs for token, _ in item.top)
+        try:
+            for token in chain(commit.ids, alternatives):
+                self._token_bytes(token)
+        except RequestError as error:
+            raise PeerError(f"commit at position {commit.position}: {error.message}") from None
+
+    def _begin_epoch(self) -> None:
+        self._committed_in_epoch = True
+        assert self.assignment is not None
+        before, self.numerics_class = self.numerics_class, self.assignment.numerics_class
+        if before not in (None, self.numerics_class):
+            self.stats = replace(self.stats, continuation="semantic")
 
     def _first(self, commit: Commit, now: float) -> None:
         self._first_s = now

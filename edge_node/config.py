@@ -5,8 +5,8 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from firstlight.edge_node.http.limits import HttpLimits
-from firstlight.shared.config import Settings
-from firstlight.shared.tls import TlsConfig
+from firstlight.shared.config import Region, Seconds, Settings
+from firstlight.shared.tls import FrontConfig, TlsConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class EdgeSettings(Settings):
     """Everything an edge can be told."""
 
     node: str = "edge"
-    region: str = "local"
+    region: Region = "local"
     listen: str = "127.0.0.1:8443"
     """host:port, the same number for UDP (HTTP/3) and TCP (HTTP/2, 1.1)."""
     advertise: str | None = None
@@ -39,10 +39,11 @@ class EdgeSettings(Settings):
     load_balancers: tuple[str, ...] = ()
     """host:port of the control address of each replica."""
     tls: TlsConfig = TlsConfig()
+    front: FrontConfig = FrontConfig()
     keys: KeysConfig = KeysConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     http: HttpLimits = HttpLimits()
-    drain_s: float = 10.0
+    drain_s: Seconds = 10.0
     """How long running answers may take after SIGTERM."""
     metrics: bool | None = None
     """Whether `/metrics` is served to clients; null: only on a loopback listener."""

@@ -1,7 +1,9 @@
 """The edge's place in the mesh: reports its load and round trips, remembers what it is told."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Sequence, Sized
+from contextlib import AbstractAsyncContextManager
 from random import Random
 
 from firstlight.edge_node.view import MeshMemory
@@ -10,6 +12,8 @@ from firstlight.shared.clock import monotonic_s
 from firstlight.shared.join import Joiner, Rtts
 from firstlight.shared.tls import NodeFiles
 from firstlight.shared.types import Load, MeshView, NodeInfo
+
+logger = logging.getLogger("firstlight.edge")
 
 
 class EdgeControl:
@@ -24,11 +28,12 @@ class EdgeControl:
         *,
         load: Callable[[], Load],
         rtt_ms: Callable[[], Rtts],
-        on_change: Callable[[tuple[str, ...]], None] = lambda names: None,
         rng: Random,
     ) -> None:
+        telemetry.MESH_VIEW_AGE_SECONDS.set_function(
+            lambda: memory.view_age_s(monotonic_s()) or 0.0
+        )
         self._memory = memory
-        self._on_change = on_change
         self._joiner = Joiner(
             info, files, addresses, load=load, rtt_ms=rtt_ms, on_view=self._on_view, rng=rng
         )
@@ -38,12 +43,16 @@ class EdgeControl:
         """Addresses of load balancers that are heard now."""
         return frozenset(self._joiner.joined)
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`; a load balancer that is gone is not an error."""
-        await self._joiner.run(stop)
+    def member(self, stop: asyncio.Event) -> AbstractAsyncContextManager[None]:
+        """A member of the mesh while the block runs; a load balancer that is gone is no error."""
+        return self._joiner.member(stop)
 
     def _on_view(self, view: MeshView) -> None:
         changed = self._memory.merge(view, monotonic_s())
-        telemetry.MESH_VIEW_AGE_SECONDS.set(0.0)
         if changed:
-            self._on_change(changed)
+            logger.info("new, changed or gone: %s", ", ".join(changed))
+
+
+def load_of(answers: Sized, stop: asyncio.Event) -> Load:
+    """What an edge with these answers on their way says of itself; told to stop, it drains."""
+    return Load(running=len(answers), draining=stop.is_set())

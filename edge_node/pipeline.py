@@ -13,6 +13,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from random import Random
 
+from firstlight.edge_node import meter
 from firstlight.edge_node.answer import Ask, ChoiceStats, Event
 from firstlight.edge_node.choice import Choice
 from firstlight.edge_node.draft import Draft
@@ -28,7 +29,7 @@ from firstlight.shared.errors import (
     PeerError,
     from_kind,
 )
-from firstlight.shared.retry import RetryBudget
+from firstlight.shared.retry import Decision, RetryBudget, Why
 from firstlight.shared.types import Commit, Done, Failed, Request
 
 MOVE_RETRY_S = 0.1
@@ -226,16 +227,16 @@ class Flight:
             return
         now = monotonic_s()
         error = from_kind(failed.kind, failed.message, retry_after_s=failed.retry_after_s)
-        if failed.kind == ErrorKind.PEER:
-            self._leave_core(failed=True)
-            self._after_loss(error)
+        if failed.kind == ErrorKind.PEER:  # it drains, or is about to end: it hands over
+            self._leave_core()
+            self._after_loss(error, died=False)
             return
         if failed.kind == ErrorKind.CAPACITY and self._link is not None:
             self._pipeline.router.refused(self._link.info.node, now)
         self._leave_core()
         decision = self.choice.refused(failed, self._pipeline.retries, now, self._pipeline.rng)
         if decision.go_on:
-            self._move_after(decision.wait_s, error)
+            self._move_after(decision, error)
         else:
             self._give_up(error)
 
@@ -247,18 +248,22 @@ class Flight:
         elif not self._landed:
             self._after_loss(error)
 
-    def _after_loss(self, error: FirstlightError) -> None:
-        decision = self.choice.lost(monotonic_s(), self._pipeline.rng)
+    def _after_loss(self, error: FirstlightError, *, died: bool = True) -> None:
+        decision = self.choice.lost(monotonic_s(), self._pipeline.rng, died=died)
+        message = f"{error.message}; {decision.reason}"
         if decision.go_on:
-            self._move_after(decision.wait_s, error)
+            self._move_after(decision, error)
+        elif decision.why is Why.POISON:  # not for a client to try again
+            self._give_up(FirstlightError(message, code=decision.why))
         else:
-            self._give_up(PeerError(f"{error.message}; {decision.reason}", code=decision.why))
+            self._give_up(PeerError(message, code=decision.why))
 
-    def _move_after(self, wait_s: float, cause: FirstlightError) -> None:
+    def _move_after(self, decision: Decision, cause: FirstlightError) -> None:
+        meter.moved(decision.why)
         give_up_s = monotonic_s() + MOVE_GIVE_UP_S
-        if wait_s > 0:
+        if decision.wait_s > 0:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(wait_s, self._move, cause, give_up_s)
+            self._timer = loop.call_later(decision.wait_s, self._move, cause, give_up_s)
         else:
             self._move(cause, give_up_s)
 
@@ -316,8 +321,10 @@ class Flight:
         if self._link is not None:
             self._link.forget(self.choice.request.id)
             self._link = None
-        assert self.choice.finish is not None
-        self._answer.push(self.choice.ending())
+        choice = self.choice
+        assert choice.finish is not None
+        meter.ended(choice.request.model, choice.finish, choice.stats, choice.wall_s)
+        self._answer.push(choice.ending())
 
     def _leave_core(self, *, failed: bool = False) -> None:
         if self._link is not None:

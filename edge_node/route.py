@@ -7,12 +7,13 @@ where, so that the next decision sees it at once.
 from dataclasses import replace
 from random import Random
 
+from firstlight.edge_node import meter
 from firstlight.edge_node.choice import Assignment, Choice
 from firstlight.edge_node.openai.routes import ModelEntry
 from firstlight.edge_node.upstream.link import CoreLink
 from firstlight.edge_node.upstream.pool import LinkPool
 from firstlight.shared.clock import monotonic_s
-from firstlight.shared.errors import CapacityError
+from firstlight.shared.errors import CapacityError, RequestError
 from firstlight.shared.routing.choose import SHED, Wanted, choose
 from firstlight.shared.routing.ejection import Ejection
 from firstlight.shared.routing.prefixes import SentPrefixes
@@ -53,19 +54,28 @@ class CoreRouter:
             )
             for core, link in links.items()
         ]
-        earlier = choice.assignment
+        tokens = len(request.prompt) + request.max_tokens
+        if states and all(0 < state.context_max < tokens for state in states):
+            raise RequestError(
+                f"{len(request.prompt)} prompt tokens and up to {request.max_tokens} more exceed "
+                f"the context of every core",
+                param="max_tokens",
+                code="context_length_exceeded",
+            )
         wanted = Wanted(
             home=self._region,
             prompt_tokens=len(request.prompt) + len(choice.stream.ids),
+            context_tokens=tokens,
             model=request.model,
-            numerics_class=earlier.numerics_class if earlier is not None else None,
+            numerics_class=choice.numerics_class,
             excluded=frozenset(choice.tried),
         )
         route = choose(states, wanted, self._rng)
         if not route.candidates or route.reason.startswith(SHED):
-            raise CapacityError(route.reason, code="overloaded", retry_after_s=RETRY_AFTER_S)
-        core = route.candidates[0].core
-        link = links[core]
+            raise CapacityError(route.reason, retry_after_s=RETRY_AFTER_S)
+        best = route.candidates[0]
+        core, link = best.core, links[best.core]
+        meter.routed(best.region, home=best.region == self._region, ttft_ms=best.ttft_ms)
         self._sent.sent(core, choice.block_hashes, now)
         assignment = Assignment(
             core=core,

@@ -80,25 +80,18 @@ class MeshMemory:
 
     def cores(self, now: float) -> tuple[SeenNode, ...]:
         """Cores that may live, by name."""
-        return self._of_role(Role.CORE, now)
-
-    def edges(self, now: float) -> tuple[SeenNode, ...]:
-        """Edges that may live, by name; this one too."""
-        return self._of_role(Role.EDGE, now)
+        return tuple(
+            SeenNode(entry.report.info, entry.load, max(0.0, now - entry.load_at))
+            for _, entry in sorted(self._entries.items())
+            if entry.report.info.role is Role.CORE
+            and not entry.report.leaving
+            and not self._is_gone(entry, now)
+        )
 
     def view_age_s(self, now: float) -> float | None:
         """Since the last view of any load balancer; None if there never was one."""
         last_at = max((lb.last_at for lb in self._lbs.values()), default=None)
         return None if last_at is None else now - last_at
-
-    def _of_role(self, role: Role, now: float) -> tuple[SeenNode, ...]:
-        return tuple(
-            SeenNode(entry.report.info, entry.load, max(0.0, now - entry.load_at))
-            for _, entry in sorted(self._entries.items())
-            if entry.report.info.role is role
-            and not entry.report.leaving
-            and not self._is_gone(entry, now)
-        )
 
     def _note_lb(self, view: MeshView, now: float) -> None:
         known = self._lbs.get(view.lb)

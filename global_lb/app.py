@@ -19,7 +19,7 @@ from firstlight.shared.config import state_dir
 from firstlight.shared.errors import ConfigError
 from firstlight.shared.lifecycle import ready
 from firstlight.shared.rpc import split_address
-from firstlight.shared.tls import NodeFiles, node_files
+from firstlight.shared.tls import NodeFiles, front_files, node_files
 from firstlight.shared.types import Role
 
 BACKLOG = 1024
@@ -31,19 +31,21 @@ logger = logging.getLogger("firstlight.lb")
 
 async def main(settings: LbSettings, stop: asyncio.Event) -> None:
     """Serve until `stop`. Raises `ConfigError` if an address is taken or a file is wrong."""
-    files = node_files(
-        settings.tls,
-        Role.LB,
-        settings.node,
-        settings.http.hosts,
-        default_directory=state_dir() / "tls",
+    hosts, directory = settings.http.hosts, state_dir() / "tls"
+    files = node_files(settings.tls, Role.LB, settings.node, hosts, default_directory=directory)
+    front = front_files(
+        settings.front, settings.tls, settings.node, hosts, default_directory=directory
     )
     with contextlib.closing(_listen(settings.http.listen)) as listener:
-        await _serve(settings, files, listener, stop)
+        await _serve(settings, files, front, listener, stop)
 
 
 async def _serve(
-    settings: LbSettings, files: NodeFiles, listener: socket.socket, stop: asyncio.Event
+    settings: LbSettings,
+    files: NodeFiles,
+    front: NodeFiles,
+    listener: socket.socket,
+    stop: asyncio.Event,
 ) -> None:
     membership = Membership()
     plane = ControlPlane(settings.node, membership)
@@ -55,7 +57,7 @@ async def _serve(
         now=monotonic_s,
         rng=Random(settings.node),
     )
-    http = _Http(app, files)
+    http = _Http(app, front)
     tasks: list[asyncio.Task[Any]] = [
         asyncio.create_task(http.serve(listener)),
         asyncio.create_task(plane.keep(stop)),

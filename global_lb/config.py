@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from firstlight.shared.config import Settings
-from firstlight.shared.tls import TlsConfig
+from firstlight.shared.config import Region, Settings
+from firstlight.shared.tls import FrontConfig, TlsConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,9 @@ class LbSettings(Settings):
     """One load balancer process."""
 
     node: str = "lb-1"
-    region: str = "local"
+    region: Region = "local"
     http: LbHttp = LbHttp()
     control: LbControl = LbControl()
     tls: TlsConfig = TlsConfig()
+    front: FrontConfig = FrontConfig()
     log_level: str = "info"

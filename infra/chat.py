@@ -8,20 +8,20 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from firstlight.infra.client.client import open_client
-from firstlight.infra.client.response import Client, HttpVersion, Marks, StreamResponse
+from firstlight.infra.client.response import HttpVersion, Marks, StreamResponse
 from firstlight.infra.nearest import nearest_edge
 from firstlight.infra.reply import Reply, api_error
 from firstlight.infra.running import read_running
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.config import state_dir
-from firstlight.shared.errors import CapacityError, ConfigError, PeerError
+from firstlight.shared.errors import ConfigError, PeerError
 
 _ERROR_BODY_BYTES_MAX = 64 * 1024
 
@@ -31,8 +31,8 @@ class Question:
     """What to ask; None leaves a value to the API's default."""
 
     text: str
-    model: str | None = None
-    """None takes the first model that the edge names."""
+    model: str = "auto"
+    """`auto` leaves the choice to the edge."""
     seed: int | None = None
     temperature: float | None = None
     max_tokens: int | None = None
@@ -126,25 +126,10 @@ async def ask(
         headers["authorization"] = f"Bearer {key}"
     begun_s = monotonic_s()
     async with open_client(url, http, ca_file=ca_file) as client:
-        if question.model is None:
-            question = replace(question, model=await _first_model(client, headers))
         body = question.body()
         async with client.stream("POST", "/v1/chat/completions", headers, body) as response:
             reply = await _read(response, on_text)
             return Asked(reply, response.headers, begun_s, response.marks, monotonic_s())
-
-
-async def _first_model(client: Client, headers: Mapping[str, str]) -> str:
-    answer = await client.request("GET", "/v1/models", headers)
-    if answer.status != 200:
-        raise api_error(answer.status, answer.body[:_ERROR_BODY_BYTES_MAX])
-    try:
-        models = json.loads(answer.body)["data"]
-        return str(models[0]["id"])
-    except IndexError:
-        raise CapacityError("the edge serves no model now") from None
-    except (ValueError, TypeError, KeyError) as e:
-        raise PeerError(f"the list of models cannot be read: {answer.body[:80]!r}") from e
 
 
 async def _read(response: StreamResponse, on_text: OnText) -> Reply:
@@ -193,7 +178,6 @@ async def _chat(
     if url is None:
         mesh = read_running(state_dir())
         url, ca_file = (await nearest_edge(mesh)).edge.url, ca_file or Path(mesh.ca_file)
-        question = replace(question, model=question.model or mesh.model)
     elif ca_file is None:
         ca_file = _known_ca(url)
     show = (lambda text, reply: None) if as_json else _show
@@ -202,7 +186,9 @@ async def _chat(
         print(json.dumps(asked.summary(), ensure_ascii=False))
     else:
         print(flush=True)
-        Console(stderr=True, highlight=False).print(summary_line(asked.summary()), style="dim")
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            summary_line(asked.summary()), style="dim"
+        )
     return 0
 
 

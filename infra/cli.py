@@ -114,7 +114,7 @@ def chat(
     url: Annotated[
         str | None, typer.Option(help="Edge, like https://127.0.0.1:8443. Default: the local mesh.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Default: the first that is served.")] = None,
+    model: Annotated[str, typer.Option(help="`auto` leaves the choice to the edge.")] = "auto",
     seed: Annotated[int | None, typer.Option(help="Same seed, same text.")] = None,
     temperature: Annotated[
         float | None, typer.Option(help="0 is greedy. Default: the API's.")

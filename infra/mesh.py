@@ -29,6 +29,8 @@ from firstlight.shared.errors import ConfigError, PeerError
 
 READY_TIMEOUT_S = 180.0
 STOP_GRACE_S = 8.0
+START_GRACE_S = 1.0
+"""How long a node that was not ready yet may take to end."""
 KILL_WAIT_S = 3.0
 STARTS_MAX = 3
 _POLL_S = 0.05
@@ -190,7 +192,13 @@ def start_mesh(state: Path, say: Say = _silent) -> Mesh:
 
 def _new_mesh(state: Path) -> Mesh:
     run = state / "runs" / secrets.token_hex(4)
-    run.mkdir(parents=True, mode=0o700)
+    try:
+        run.mkdir(parents=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"{state}: the state directory cannot be written: {error.strerror}; "
+            "FIRSTLIGHT_STATE_DIR names another"
+        ) from error
     lock = (run / "lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     plan = plan_mesh(lambda count: free_ports(count, random.SystemRandom()))
@@ -213,12 +221,16 @@ def remove_stale_runs(state: Path) -> list[str]:
 
 
 def _end(children: Sequence[Child]) -> list[Child]:
-    """SIGTERM, a while to end, then SIGKILL; returns those that are still there."""
+    """SIGTERM, a while to end, then SIGKILL; returns those that are still there.
+
+    Who was not ready yet may be loading a model, which nothing stops, and has nothing to finish.
+    """
     for child in children:
         child.terminate()
-    deadline = monotonic_s() + STOP_GRACE_S
-    for child in children:
-        if not child.wait(deadline - monotonic_s()):
+    begun = monotonic_s()
+    for child in sorted(children, key=lambda child: child.ready is not None):
+        grace_s = STOP_GRACE_S if child.ready is not None else START_GRACE_S
+        if not child.wait(begun + grace_s - monotonic_s()):
             child.kill()
     left = [child for child in children if not child.wait(KILL_WAIT_S)]
     for child in children:

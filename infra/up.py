@@ -1,5 +1,7 @@
 """`firstlight up`: a mesh that stays until Ctrl-C, with lines to paste that ask it."""
 
+import shutil
+import sys
 import threading
 
 from rich.console import Console
@@ -13,7 +15,7 @@ _CHECK_S = 0.5
 
 _USAGE = """
 # HTTP/3, at the nearest edge
-firstlight chat "Why is the sky blue?"
+{command} chat "Why is the sky blue?"
 
 # HTTP/2
 {curl}
@@ -71,4 +73,9 @@ def openai_snippet(mesh: RunningMesh) -> str:
 
 def usage(mesh: RunningMesh) -> str:
     """Lines to paste: our chat (HTTP/3), curl (HTTP/2), and the openai package."""
-    return _USAGE.format(curl=curl_line(mesh), python=openai_snippet(mesh))
+    return _USAGE.format(command=_command(), curl=curl_line(mesh), python=openai_snippet(mesh))
+
+
+def _command() -> str:
+    """How to call us: by name if the shell finds us, else by the path that we were started with."""
+    return "firstlight" if shutil.which("firstlight") else sys.argv[0]

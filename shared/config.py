@@ -12,12 +12,13 @@ frozen dataclasses, one a section, which live beside the code that they configur
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -31,6 +32,9 @@ NOT_SETTINGS = frozenset({"FIRSTLIGHT_STATE_DIR"})
 """Variables with our prefix that are read elsewhere in this module."""
 
 FILE_BYTES_MAX = 1 << 20
+
+Region = Annotated[str, Field(min_length=1, max_length=64)]
+Seconds = Annotated[float, Field(ge=0)]
 
 
 class Settings(BaseSettings):
@@ -63,10 +67,17 @@ def load_settings(model: type[T], path: Path | None) -> T:
     from_file = _read_yaml(path) if path is not None else {}
     from_environment = _read_environment(model)
     try:
-        return model(**_over(from_file, from_environment))
+        settings = model(**_over(from_file, from_environment))
     except ValidationError as error:
         lines = [_line(item, path, from_environment) for item in error.errors()]
         raise ConfigError("\n".join(lines)) from None
+    lines = [
+        f"{_dotted(where)}: {value}, expected a finite number"
+        for where, value in _not_finite(settings.model_dump(), ())
+    ]
+    if lines:
+        raise ConfigError("\n".join(lines))
+    return settings
 
 
 def print_settings(settings: Settings) -> str:
@@ -105,7 +116,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        # ValueError: not UTF-8, or a date that no calendar has; TypeError: a list as a key.
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path}: not valid YAML: {reason}") from None
     if values is None:
@@ -149,7 +161,7 @@ def _decoded(text: str) -> Any:
         return text
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -162,6 +174,14 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         else:
             merged[key] = value
     return merged
+
+
+def _not_finite(value: object, where: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float]]:
+    if isinstance(value, Mapping):
+        for key, below in value.items():
+            yield from _not_finite(below, (*where, str(key)))
+    elif isinstance(value, float) and not isfinite(value):
+        yield where, value
 
 
 def _path_of(variable: str) -> list[str]:

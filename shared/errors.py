@@ -7,6 +7,8 @@ a status.
 
 from enum import StrEnum
 
+CONFIG_CHARS_MAX = 4000
+
 
 class ErrorKind(StrEnum):
     """What crosses the wire in place of the class."""
@@ -32,6 +34,8 @@ class FirstlightError(Exception):
     http_status = 500
     grpc_code = "INTERNAL"
     openai_type = "server_error"
+    default_code: str | None = None
+    """The API's `code`, unless one is given."""
     retry_elsewhere = False
     """Whether another core may succeed where this one failed."""
 
@@ -46,7 +50,7 @@ class FirstlightError(Exception):
         super().__init__(message)
         self.message = message
         self.param = param
-        self.code = code
+        self.code = code or self.default_code
         self.retry_after_s = retry_after_s
 
 
@@ -54,6 +58,11 @@ class ConfigError(FirstlightError):
     """A process cannot start as configured: a wrong key, a port in use, a file that lies."""
 
     grpc_code = "FAILED_PRECONDITION"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        """What is longer than a screen is cut: a file that lies can make us quote megabytes."""
+        cut = len(message) > CONFIG_CHARS_MAX
+        super().__init__(message[:CONFIG_CHARS_MAX] + "…" if cut else message, param=param)
 
 
 class RequestError(FirstlightError):
@@ -97,6 +106,7 @@ class CapacityError(FirstlightError):
     http_status = 503
     grpc_code = "RESOURCE_EXHAUSTED"
     openai_type = "server_error"
+    default_code = "overloaded"
     retry_elsewhere = True
 
 
@@ -106,6 +116,7 @@ class QuotaError(CapacityError):
     kind = ErrorKind.QUOTA
     http_status = 429
     openai_type = "rate_limit_error"
+    default_code = "rate_limit_exceeded"
     retry_elsewhere = False
 
 

@@ -1,4 +1,4 @@
-"""What was measured, kept small: averages that forget by time, and quantiles of the recent past.
+"""What was measured, kept small: sums that forget by time, and quantiles of the recent past.
 
 Time is passed in, and reading changes nothing, so that a decision can read an estimate as often
 as it likes. Every estimate is bounded, however often it is fed.
@@ -22,37 +22,6 @@ def quantile(values: Sequence[float], share: float) -> float:
     low = math.floor(at)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
-
-
-class Ewma:
-    """Average that forgets by time: what is `half_life_s` old counts half of what is new."""
-
-    def __init__(self, half_life_s: float) -> None:
-        assert half_life_s > 0, half_life_s
-        self._half_life_s = half_life_s
-        self._value = 0.0
-        self._weight = 0.0
-        self._at = 0.0
-
-    def observe(self, value: float, now: float) -> None:
-        """Take a measurement; a value that is not a finite number is dropped."""
-        if not math.isfinite(value):
-            return
-        kept = self._weight * self._decay(now)
-        self._weight = kept + 1.0
-        self._value += (value - self._value) / self._weight
-        self._at = max(now, self._at)
-
-    def value(self) -> float | None:
-        """The average; None before the first measurement."""
-        return self._value if self._weight else None
-
-    def weight(self, now: float) -> float:
-        """How many fresh measurements the average is worth now."""
-        return self._weight * self._decay(now)
-
-    def _decay(self, now: float) -> float:
-        return float(0.5 ** (max(0.0, now - self._at) / self._half_life_s))
 
 
 class DecayingSum:

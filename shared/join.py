@@ -6,13 +6,14 @@ again after a wait that grows to 2 s, with full jitter, so that a restarted one 
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from random import Random
 
 import grpc
 import grpc.aio
 
-from firstlight.shared import rpc, telemetry
+from firstlight.shared import lifecycle, rpc, telemetry
 from firstlight.shared.errors import PeerError
 from firstlight.shared.proto.convert import from_view, to_report
 from firstlight.shared.retry import full_jitter_s
@@ -27,8 +28,10 @@ BACKOFF_MAX_S = 2.0
 LEAVE_S = 0.5
 """How long a node that stops waits for its last word to get away."""
 
-_GONE = (grpc.aio.AioRpcError, PeerError, TimeoutError, asyncio.InvalidStateError)
-"""How a stream ends; gRPC says the last to a write after the end."""
+_GONE = (grpc.aio.AioRpcError, PeerError, OSError, asyncio.InvalidStateError)
+"""How a stream ends: a timeout is an `OSError`, as is a certificate that is being replaced; gRPC
+says the last to a write after the end.
+"""
 
 logger = logging.getLogger("firstlight.join")
 
@@ -49,6 +52,9 @@ class Joiner:
         on_view: Callable[[MeshView], None] = lambda view: None,
         rng: Random,
     ) -> None:
+        """Raise `ConfigError` for an address that is none."""
+        for address in addresses:
+            rpc.split_address(address)
         self._info = info
         self._files = files
         self._addresses = tuple(dict.fromkeys(addresses))
@@ -59,6 +65,20 @@ class Joiner:
         self._seq = 0
         self.joined: set[str] = set()
         """Addresses of load balancers that this node hears now."""
+
+    @asynccontextmanager
+    async def member(self, stop: asyncio.Event) -> AsyncIterator[None]:
+        """A member of the mesh while the block runs; says that it leaves at the end.
+
+        `stop` is set if joining fails by a bug.
+        """
+        leave = asyncio.Event()
+        async with lifecycle.beside(self.run(leave), stop) as task:
+            try:
+                yield
+            finally:
+                leave.set()
+                await asyncio.wait((task,), timeout=2 * LEAVE_S)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; then tells every load balancer that this node leaves."""

@@ -11,7 +11,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
 
 from firstlight.shared.clock import unix_s
 from firstlight.shared.errors import ConfigError, FirstlightError
@@ -37,12 +39,36 @@ def run(
     """
     try:
         set_up_logging(log_level)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_supervise(main, until_stdin_closes))
     except FirstlightError as error:
         print(f"firstlight: {error.message}", file=sys.stderr, flush=True)
         return 1
     return 0
+
+
+@asynccontextmanager
+async def beside(
+    work: Coroutine[Any, Any, None], stop: asyncio.Event
+) -> AsyncIterator["asyncio.Task[None]"]:
+    """Run `work` while the block runs. If it fails, `stop` is set, and the block's end raises it.
+
+    So a part of a node that dies of a bug ends the node, and a supervisor starts it again.
+    """
+
+    def ended(task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and task.exception() is not None:
+            stop.set()
+
+    task = asyncio.create_task(work)
+    task.add_done_callback(ended)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+    if not task.cancelled():
+        task.result()
 
 
 def ready(node: str, address: str, **more: str) -> None:
@@ -69,7 +95,8 @@ def set_up_logging(level: str) -> None:
         logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.root.level))
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed (it is not made for every platform), else asyncio's own."""
     try:
         import uvloop
     except ImportError:

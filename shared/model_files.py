@@ -270,7 +270,7 @@ def _safetensors_entry(path: Path, name: str, item: object, start: int) -> Tenso
     if not isinstance(item, dict):
         raise ConfigError(f"{what}: its entry is not an object")
     kind, shape, span = item.get("dtype"), item.get("shape"), item.get("data_offsets")
-    if kind not in _SAFETENSORS_TYPES:
+    if not isinstance(kind, str) or kind not in _SAFETENSORS_TYPES:
         raise ConfigError(
             f"{what} has dtype {kind!r}; supported are {', '.join(_SAFETENSORS_TYPES)}"
         )

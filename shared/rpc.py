@@ -7,7 +7,6 @@ client's by `require_role`, first thing in every method.
 import socket
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -27,8 +26,6 @@ KEEPALIVE_S = 10.0
 
 WINDOW_BYTES = 1 << 20
 """Initial HTTP/2 window, so that a prompt of 128 KB goes out without waiting for an update."""
-
-_SLOW_START = Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle")
 
 Options = Sequence[tuple[str, Any]]
 View = control_pb2.MeshView
@@ -55,7 +52,7 @@ async def server(address: str, files: NodeFiles, add: Servicers) -> Listening:
         root_certificates=files.ca.read_bytes(),
         require_client_auth=True,
     )
-    _check_free(address)
+    check_free(address)
     made = grpc.aio.server(options=_server_options())
     add(made)
     try:
@@ -113,19 +110,11 @@ def join(to: grpc.aio.Channel) -> JoinCall:
     return call
 
 
-def slow_starts_after_idle() -> bool | None:
-    """Whether this machine shrinks the window of an idle connection; None where it does not say.
+def check_free(address: str) -> None:
+    """Bind and let go: gRPC itself would not say why it cannot, and logs what it cannot say.
 
-    If it does, the first large prompt after a pause costs several round trips more.
+    Raises `ConfigError`.
     """
-    try:
-        return _SLOW_START.read_text().strip() != "0"
-    except OSError:
-        return None
-
-
-def _check_free(address: str) -> None:
-    """Bind and let go: gRPC itself would not say why it cannot, and logs what it cannot say."""
     host, port = split_address(address)
     try:
         family, kind, proto, _, where = socket.getaddrinfo(

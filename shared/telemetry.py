@@ -1,8 +1,8 @@
 """Every metric of every role, declared here and nowhere else, in a registry of our own.
 
 Engine metrics keep vLLM's names where the meaning is the same, so that dashboards and autoscalers
-made for it work; ours begin `firstlight_`. Labels are bounded (role, region, model, source, reason,
-and cores, whose number is bounded by the membership); an id or a tenant is never one.
+made for it work; ours begin `firstlight_`. Labels are bounded (role, region, model, source,
+reason); an id, a node or a tenant is never one.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -41,10 +41,6 @@ PREFIX_QUERIES = Counter(
 PREFIX_HITS = Counter(
     "vllm:prefix_cache_hits", "Prompt tokens found in it.", _MODEL, registry=REGISTRY
 )
-PREEMPTIONS = Counter(
-    "vllm:num_preemptions", "Sequences put back to be recomputed.", _MODEL, registry=REGISTRY
-)
-PROMPT_TOKENS = Counter("vllm:prompt_tokens", "Prompt tokens computed.", _MODEL, registry=REGISTRY)
 GENERATION_TOKENS = Counter(
     "vllm:generation_tokens", "Tokens committed.", _MODEL, registry=REGISTRY
 )
@@ -94,13 +90,6 @@ TTFT_SECONDS = Histogram(
     buckets=_SECONDS,
     registry=REGISTRY,
 )
-ITL_SECONDS = Histogram(
-    "vllm:inter_token_latency_seconds",
-    "Between tokens of one answer.",
-    _MODEL,
-    buckets=_SHORT_SECONDS,
-    registry=REGISTRY,
-)
 E2E_SECONDS = Histogram(
     "vllm:e2e_request_latency_seconds",
     "From the request's first byte to the answer's end.",
@@ -130,12 +119,6 @@ HTTP_REQUESTS = Counter(
     ("protocol", "route", "status"),
     registry=REGISTRY,
 )
-HTTP_IN_FLIGHT = Gauge(
-    "firstlight_http_in_flight", "HTTP requests not yet answered.", registry=REGISTRY
-)
-HTTP_CONNECTIONS = Gauge(
-    "firstlight_http_connections", "Open client connections.", ("protocol",), registry=REGISTRY
-)
 REQUESTS_REFUSED = Counter(
     "firstlight_requests_refused",
     "Requests refused, by role and the error's kind.",
@@ -160,18 +143,9 @@ MOVES = Counter(
     ("reason",),
     registry=REGISTRY,
 )
-MOVE_GAP_SECONDS = Histogram(
-    "firstlight_move_gap_seconds",
-    "From the last token before a move to the first after it.",
-    buckets=_SECONDS,
-    registry=REGISTRY,
-)
-LINKS = Gauge("firstlight_links", "Links to cores that live.", registry=REGISTRY)
+LINKS = Gauge("firstlight_links", "Links between edges and this core that live.", registry=REGISTRY)
 LINK_LOSSES = Counter(
     "firstlight_link_losses", "Links lost, by why.", ("reason",), registry=REGISTRY
-)
-LINK_RTT_SECONDS = Gauge(
-    "firstlight_link_rtt_seconds", "Round trip to a core (quantile).", ("core",), registry=REGISTRY
 )
 LINK_BYTES = Counter(
     "firstlight_link_bytes", "Bytes of link frames.", ("direction",), registry=REGISTRY
@@ -197,11 +171,5 @@ MESH_REPORTS = Counter(
 MESH_VIEW_AGE_SECONDS = Gauge(
     "firstlight_mesh_view_age_seconds",
     "Since the last view from any load balancer.",
-    registry=REGISTRY,
-)
-LOOP_LAG_SECONDS = Histogram(
-    "firstlight_loop_lag_seconds",
-    "How late the event loop woke from a timed sleep.",
-    buckets=_SHORT_SECONDS,
     registry=REGISTRY,
 )

@@ -62,6 +62,15 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class FrontConfig:
+    """The certificate that clients see: both files, or neither in development."""
+
+    cert_file: Path | None = None
+    """PEM chain, the server's own certificate first."""
+    key_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFiles:
     """PEM files that a node serves and connects with."""
 
@@ -143,17 +152,54 @@ def ensure_ca(directory: Path) -> CertAuthority:
     return authority
 
 
+def front_files(
+    config: FrontConfig,
+    tls: TlsConfig,
+    node: str,
+    hosts: Sequence[str],
+    *,
+    default_directory: Path,
+) -> NodeFiles:
+    """What a node shows to clients: the configured files, or made by the development authority.
+
+    It is not what the node shows to its peers: a client has no use for the node's URI, and there
+    are clients that refuse a certificate with one.
+    """
+    if config.cert_file and config.key_file:
+        _check_match(
+            config.cert_file,
+            _load_certs(config.cert_file)[0],
+            config.key_file,
+            _load_key(config.key_file),
+        )
+        return NodeFiles(config.cert_file, config.key_file, tls.ca_file or config.cert_file)
+    if config.cert_file or config.key_file:
+        raise ConfigError("front: cert_file and key_file must be set together")
+    if tls.cert_file:
+        raise ConfigError("front: cert_file is null, but tls.cert_file is not: name both")
+    directory = tls.directory or default_directory
+    check_node_name(node)
+    return _issue(ensure_ca(directory), f"front-{node}", node, _host_names(hosts), directory)
+
+
 def issue(
     ca: CertAuthority, role: Role, node: str, hosts: Sequence[str], directory: Path
 ) -> NodeFiles:
-    """Files of a node: those in `directory` if they still serve, else a certificate made now.
-
-    The key is made once, and only the certificate is replaced, so that the two always match.
-    """
+    """Files of a node: those in `directory` if they still serve, else a certificate made now."""
     check_node_name(node)
-    stem = f"{role}-{node}"
+    return _issue(ca, f"{role}-{node}", node, _peer_names(role, node, hosts), directory)
+
+
+def _issue(
+    ca: CertAuthority,
+    stem: str,
+    node: str,
+    alternative: Sequence[x509.GeneralName],
+    directory: Path,
+) -> NodeFiles:
+    """The key is made once, and only the certificate is replaced, so that they always match."""
     files = NodeFiles(directory / f"{stem}.pem", directory / f"{stem}.key", ca.cert)
-    names = _alternative_names(role, node, hosts)
+    names = x509.SubjectAlternativeName(alternative)
     ca_cert, ca_key = _load_pair(ca.cert, ca.key)
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -269,11 +315,16 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
     )
 
 
-def _alternative_names(role: Role, node: str, hosts: Sequence[str]) -> x509.SubjectAlternativeName:
-    names: list[x509.GeneralName] = [
+def _peer_names(role: Role, node: str, hosts: Sequence[str]) -> list[x509.GeneralName]:
+    return [
         x509.UniformResourceIdentifier(spiffe_uri(role, node)),
         x509.DNSName(role_host(role)),
+        *_host_names(hosts),
     ]
+
+
+def _host_names(hosts: Sequence[str]) -> list[x509.GeneralName]:
+    names: list[x509.GeneralName] = []
     for host in sorted(set(hosts)):
         try:
             names.append(x509.IPAddress(ip_address(host)))
@@ -282,7 +333,7 @@ def _alternative_names(role: Role, node: str, hosts: Sequence[str]) -> x509.Subj
                 names.append(x509.DNSName(host))
             except ValueError:
                 raise ConfigError(f"tls: host {host!r}, expected a DNS name or an IP") from None
-    return x509.SubjectAlternativeName(names)
+    return names
 
 
 def _still_serves(

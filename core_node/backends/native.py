@@ -108,7 +108,6 @@ class NativeBackend:
             if waiting >= OPENS_WAITING_MAX:
                 raise CapacityError(
                     f"{waiting} requests wait for the next step, the most that may",
-                    code="overloaded",
                     retry_after_s=1.0,
                 )
             self._inbox.opens[request.id] = _Open(request, epoch, committed, credit)

@@ -46,6 +46,8 @@ from firstlight.shared.types import Priority, check_ids
 
 _SEED_BITS = 53
 """Of a seed that we draw: what JavaScript can send back unharmed."""
+_DISCARDED_SHARE_MAX = 4
+"""A body of up to this many times the limit is read, and thrown away, before it is refused."""
 _INLINE_BYTES_MAX = 16 << 10
 """Bodies above this are tokenized beside the event loop."""
 AUTO = "auto"
@@ -172,7 +174,7 @@ class Api:
     def _model(self, name: str, param: str) -> ModelEntry:
         served = self._models()
         if not served:
-            raise CapacityError("no core is linked yet", code="overloaded", retry_after_s=1.0)
+            raise CapacityError("no core is linked yet", retry_after_s=1.0)
         for model in served:
             if name in (model.id, AUTO):
                 return model
@@ -343,16 +345,24 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 async def _read(request: Request, bytes_max: int) -> bytes:
-    """The body. Raises `TooLargeError` as soon as it is, without reading on."""
+    """The body. Raises `TooLargeError` if it is, at once where that is told and absurd.
+
+    What is somewhat too large is read to its end and thrown away: many HTTP clients do not look for
+    an answer while they send, and would report a broken connection in place of our error.
+    """
     told = request.headers.get("content-length", "")
     chunks, size = [], int(told) if told.isascii() and told.isdigit() and len(told) < 20 else 0
-    if size <= bytes_max:
+    bytes_read_max = _DISCARDED_SHARE_MAX * bytes_max
+    if size <= bytes_read_max:
         size = 0
         try:
             async for chunk in request.stream():
-                chunks.append(chunk)
                 size += len(chunk)
-                if size > bytes_max:
+                if size <= bytes_max:
+                    chunks.append(chunk)
+                else:
+                    chunks.clear()
+                if size > bytes_read_max:
                     break
         except ClientDisconnect:
             raise Cancelled("the client went away before its request was here") from None

@@ -6,6 +6,7 @@ the link is alive. A link is used once; `upstream.pool` makes the next one.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,10 +35,14 @@ from firstlight.shared.types import Commit, Done, Failed, Hint, Load, NodeInfo, 
 if TYPE_CHECKING:
     Call = grpc.aio.StreamStreamCall[core_pb2.EdgeFrame, core_pb2.CoreFrame]
 
+log = logging.getLogger(__name__)
+
 PING_INTERVAL_S = 0.25
 CONNECT_TIMEOUT_S = 5.0
 RTT_PRIOR_MS = 50.0
 UNCOUNTED_MAX = 256
+FRAME_BYTES_MAX = 1 << 20
+"""A frame this large takes no more opens, far below what a core would refuse."""
 HINTS_WAITING_MAX = 256
 """Hints of one frame not yet written; more are dropped, which is never an error."""
 
@@ -77,6 +82,8 @@ class CoreLink:
         self._prompt_tokens: deque[int] = deque(maxlen=UNCOUNTED_MAX)
         self._ended_since_load = 0
         self._out = core_pb2.EdgeFrame()
+        self._full: list[core_pb2.EdgeFrame] = []
+        """Frames that took no more opens, to be sent before `_out`."""
         self._out_ready = asyncio.Event()
         self._pings: dict[int, float] = {}
         self._ping_id = 0
@@ -86,7 +93,7 @@ class CoreLink:
     def state(self, now: float, *, prefix_tokens: int) -> CoreState:
         """The core as a decision sees it; `prefix_tokens` of the prompt should be cached there."""
         uncounted = max(0, self._opens_sent - self.load.opens_counted)
-        recent = list(self._prompt_tokens)[len(self._prompt_tokens) - uncounted :]
+        recent = list(self._prompt_tokens)[max(0, len(self._prompt_tokens) - uncounted) :]
         return CoreState(
             core=self.info.node,
             region=self.info.region,
@@ -114,6 +121,9 @@ class CoreLink:
         self._receivers[request.id] = receiver
         self._opens_sent += 1
         self._prompt_tokens.append(len(request.prompt) + len(committed))
+        if self._out.ByteSize() > FRAME_BYTES_MAX:
+            self._full.append(self._out)
+            self._out = core_pb2.EdgeFrame()
         self._out.opens.append(to_open(replace(request, budget_s=budget_s), epoch, committed))
         self._out_ready.set()
 
@@ -192,14 +202,19 @@ class CoreLink:
         )
         receivers, self._receivers = self._receivers, {}
         for receiver in receivers.values():
-            receiver.lost(self.info.node, error)
+            try:
+                receiver.lost(self.info.node, error)
+            except Exception:  # a bug with one request; the others must still hear of it
+                log.exception("a request could not be told that its core is lost")
 
     async def _write(self, call: "Call") -> None:
         while True:
             await self._out_ready.wait()
             self._out_ready.clear()
-            frame, self._out = self._out, core_pb2.EdgeFrame()
-            await call.write(frame)
+            frames, self._full = [*self._full, self._out], []
+            self._out = core_pb2.EdgeFrame()
+            for frame in frames:
+                await call.write(frame)
 
     async def _ping(self) -> None:
         while True:
@@ -214,6 +229,8 @@ class CoreLink:
         async with asyncio.timeout(CONNECT_TIMEOUT_S) as connecting:
             frame = await call.read()
             connecting.reschedule(None)
+            if isinstance(frame, core_pb2.CoreFrame) and not frame.HasField("welcome"):
+                raise PeerError(f"core {self.info.node}: its first frame is no welcome")
             while isinstance(frame, core_pb2.CoreFrame):
                 self._take(frame, monotonic_s())
                 frame = await call.read()

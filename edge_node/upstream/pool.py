@@ -11,6 +11,7 @@ import grpc
 from firstlight.edge_node.upstream.link import CoreLink
 from firstlight.edge_node.view import MeshMemory
 from firstlight.shared.clock import monotonic_s
+from firstlight.shared.errors import FirstlightError
 from firstlight.shared.types import NodeInfo
 
 log = logging.getLogger(__name__)
@@ -77,20 +78,31 @@ class LinkPool:
     async def _keep(self, core: str) -> None:
         wait_s = RECONNECT_MIN_S
         while True:
-            info = self._infos[core]
-            channel = self._connect(info.address)
-            link = self._links[core] = CoreLink(info, channel, self._memory)
             try:
-                reason = await link.run()
-            finally:
-                del self._links[core]
-                with contextlib.suppress(grpc.RpcError):
-                    await channel.close()
-            if link.welcomed:
-                wait_s = RECONNECT_MIN_S
-                self.on_lost(core)
-                log.warning("link to %s lost: %s", core, reason.message)
-            else:
-                log.debug("no link to %s: %s", core, reason.message)
+                if await self._link_once(core):
+                    wait_s = RECONNECT_MIN_S
+            except OSError as error:  # our certificate is just being replaced
+                log.warning("no link to %s: %s", core, error)
             await asyncio.sleep(wait_s * self._rng.uniform(0.5, 1.0))
             wait_s = min(RECONNECT_MAX_S, wait_s * 2)
+
+    async def _link_once(self, core: str) -> bool:
+        """One life of a link; whether it ever came up."""
+        info = self._infos[core]
+        channel = self._connect(info.address)
+        link = self._links[core] = CoreLink(info, channel, self._memory)
+        try:
+            reason = await link.run()
+        except Exception as error:  # a bug of ours: the other requests still need this core
+            log.exception("the link to %s failed", core)
+            reason = FirstlightError(repr(error))
+        finally:
+            del self._links[core]
+            with contextlib.suppress(grpc.RpcError):
+                await channel.close()
+        if link.welcomed:
+            self.on_lost(core)
+            log.warning("link to %s lost: %s", core, reason.message)
+        else:
+            log.debug("no link to %s: %s", core, reason.message)
+        return link.welcomed

@@ -21,7 +21,9 @@ from firstlight.infra.reply import Reply
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.config import state_dir
 
-TOKENS = 40
+TOKENS = 32
+LINKED_S = 0.5
+"""An edge is ready with one core; its link to the other comes within this."""
 THEMES = ("a lighthouse", "a lost map", "the sea", "an old train", "two rivers", "a small town")
 
 
@@ -69,21 +71,22 @@ def question(rng: random.Random) -> Question:
     )
 
 
-async def restart(mesh: Mesh, core: str) -> None:
-    """Bring a killed core back, and wait until the edges have it again."""
-    mesh.start_node(core)
-    await asyncio.to_thread(mesh.wait_ready, [core])
+async def come_back(mesh: Mesh) -> None:
+    """Wait until every core that was started again serves, and the edges are linked to it."""
+    await asyncio.to_thread(mesh.wait_ready, list(mesh.children))
     await asyncio.to_thread(mesh.wait_linked)
+    await asyncio.sleep(LINKED_S)
 
 
 async def kill_one(mesh: Mesh, rng: random.Random) -> Outcome:
-    """One stream, undisturbed and with its core killed."""
+    """One stream, undisturbed (the core killed last comes back meanwhile), then with a kill."""
     asked, edge = question(rng), rng.choice(mesh.plan.edges)
     alone = await ask(edge.url, asked, ca_file=mesh.ca_file)
+    await come_back(mesh)
     watch = Watch(mesh, kill_after=rng.randint(1, TOKENS - 2))
     again = await ask(edge.url, asked, ca_file=mesh.ca_file, on_text=watch.on_text)
     if watch.killed is not None:
-        await restart(mesh, watch.killed)
+        mesh.start_node(watch.killed)
     one, other = alone.reply, again.reply
     return Outcome(
         same=(one.text, one.token_ids) == (other.text, other.token_ids),
@@ -98,12 +101,11 @@ async def kill_under_many(mesh: Mesh, rng: random.Random, streams: int) -> dict[
     asked = [question(rng) for _ in range(streams)]
     edge = mesh.plan.edges[0]
     alone = [await ask(edge.url, item, ca_file=mesh.ca_file) for item in asked]
+    await come_back(mesh)
     watch = Watch(mesh, kill_after=TOKENS // 3)
     first = ask(edge.url, asked[0], ca_file=mesh.ca_file, on_text=watch.on_text)
     rest = (ask(edge.url, item, ca_file=mesh.ca_file) for item in asked[1:])
     together = await asyncio.gather(first, *rest, return_exceptions=True)
-    if watch.killed is not None:
-        await restart(mesh, watch.killed)
     ended = [item for item in together if not isinstance(item, BaseException)]
     pairs = [
         (a.reply, b.reply)

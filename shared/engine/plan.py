@@ -41,6 +41,9 @@ class EngineConfig:
         for name in ("blocks", "context_max", "sequences_max", "prefill_chunk"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, not at least 1")
+        for name in ("step_max_ms", "step_alone_max_ms", "credit_timeout_s", "ageing_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}, not above 0")
         if self.waiting_max < 0 or self.hint_ids_max < 0:
             raise ConfigError("waiting_max and hint_ids_max must not be negative")
         if self.step_tokens_max <= self.sequences_max:

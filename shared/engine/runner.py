@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 import torch
 
-from firstlight.shared.blocks import BLOCK_TOKENS
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.engine.kv.storage import KvStorage
-from firstlight.shared.engine.model.batch import Span, StepBatch
+from firstlight.shared.engine.model.batch import SequenceRows, StepBatch, join_rows
 from firstlight.shared.engine.model.load import LoadedModel
-from firstlight.shared.engine.plan import SequencePlan, StepPlan, StepRows
+from firstlight.shared.engine.plan import StepPlan, StepRows
 from firstlight.shared.engine.sampler import sample_rows
 
 
@@ -43,30 +42,11 @@ class TorchRunner:
 
 def step_batch(plan: StepPlan) -> StepBatch:
     """The rows of a plan, as the model wants them: a sequence after the other."""
-    ids: list[int] = []
-    positions: list[int] = []
-    slots: list[int] = []
-    wanted: list[int] = []
-    spans: list[Span] = []
-    for sequence in plan.sequences:
-        rows, end = len(sequence.ids), sequence.start + len(sequence.ids)
-        spans.append(Span(len(ids), rows, end))
-        ids += sequence.ids
-        positions += range(sequence.start, end)
-        slots += _slots(sequence, end)
-        wanted += range(len(ids) - len(sequence.draws), len(ids))
-    return StepBatch(
-        ids=torch.tensor(ids, dtype=torch.int64),
-        positions=torch.tensor(positions, dtype=torch.int64),
-        slots=torch.tensor(slots, dtype=torch.int64),
-        spans=tuple(spans),
-        block_tables=[sequence.table for sequence in plan.sequences],
-        logit_rows=torch.tensor(wanted, dtype=torch.int64),
+    return join_rows(
+        [
+            SequenceRows(
+                one.ids, one.start, one.table, range(len(one.ids) - len(one.draws), len(one.ids))
+            )
+            for one in plan.sequences
+        ]
     )
-
-
-def _slots(sequence: SequencePlan, end: int) -> list[int]:
-    return [
-        sequence.table[position // BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS
-        for position in range(sequence.start, end)
-    ]

@@ -1,9 +1,12 @@
 """Wire messages to our types and back; the only place that knows both.
 
-`from_…` functions check what a peer can get wrong and raise `PeerError`, naming the field.
+`from_…` functions check what a peer can get wrong and raise `PeerError`, naming the field: a number
+that no decision can be made with, a text or list that would be passed on to all nodes for ever.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
+from math import isfinite
 
 from firstlight.shared.errors import PeerError
 from firstlight.shared.proto import control_pb2, core_pb2
@@ -25,6 +28,16 @@ from firstlight.shared.types import (
     Sampling,
     TokenLogprobs,
 )
+
+TEXT_CHARS_MAX = 256
+"""Of a name, a region, an address: every node's are told to all others."""
+MODELS_MAX = 64
+STEP_TIMES_MAX = 256
+HINT_SOURCES_MAX = 16
+MESSAGE_CHARS_MAX = 1000
+"""What is longer is cut: it goes on to a client."""
+RETRY_AFTER_S_MAX = 3600.0
+_ADDRESS = re.compile(r"[^\s/]+:[0-9]{1,5}")
 
 
 def to_open(request: Request, epoch: int, committed: Iterable[int]) -> core_pb2.Open:
@@ -139,6 +152,11 @@ def from_commits(message: core_pb2.Commits) -> Commit:
         raise PeerError(f"commits.chain of {len(message.chain)} bytes, expected {CHAIN_BYTES}")
     if message.logprobs and len(message.logprobs) != len(message.ids):
         raise PeerError(f"commits: {len(message.logprobs)} logprobs for {len(message.ids)} ids")
+    for item in message.logprobs:
+        if len(item.top_ids) != len(item.top):
+            raise PeerError(f"commits.logprobs: {len(item.top_ids)} ids for {len(item.top)} values")
+        if not all(map(isfinite, (item.chosen, *item.top))):
+            raise PeerError("commits.logprobs holds a value that is not finite")
     return Commit(
         request=message.request,
         epoch=message.epoch,
@@ -146,12 +164,16 @@ def from_commits(message: core_pb2.Commits) -> Commit:
         ids=tuple(message.ids),
         chain=message.chain,
         logprobs=tuple(
-            TokenLogprobs(item.chosen, tuple(zip(item.top_ids, item.top, strict=False)))
+            TokenLogprobs(item.chosen, tuple(zip(item.top_ids, item.top, strict=True)))
             for item in message.logprobs
         ),
         cached_tokens=message.cached_tokens if message.HasField("cached_tokens") else None,
-        queue_ms=message.queue_ms if message.HasField("queue_ms") else None,
-        prefill_ms=message.prefill_ms if message.HasField("prefill_ms") else None,
+        queue_ms=_amount("commits.queue_ms", message.queue_ms)
+        if message.HasField("queue_ms")
+        else None,
+        prefill_ms=_amount("commits.prefill_ms", message.prefill_ms)
+        if message.HasField("prefill_ms")
+        else None,
     )
 
 
@@ -168,6 +190,7 @@ def to_done(done: Done) -> core_pb2.Done:
 
 def from_done(message: core_pb2.Done) -> Done:
     """Statistics of a request."""
+    _few("done.hints", message.hints, HINT_SOURCES_MAX)
     return Done(
         message.request,
         message.epoch,
@@ -193,9 +216,11 @@ def from_failed(message: core_pb2.Failed) -> Failed:
         request=message.request,
         epoch=message.epoch,
         kind=message.kind,
-        message=message.message,
+        message=message.message[:MESSAGE_CHARS_MAX],
         retry_elsewhere=message.retry_elsewhere,
-        retry_after_s=message.retry_after_s if message.HasField("retry_after_s") else None,
+        retry_after_s=min(RETRY_AFTER_S_MAX, _amount("failed.retry_after_s", message.retry_after_s))
+        if message.HasField("retry_after_s")
+        else None,
     )
 
 
@@ -217,15 +242,16 @@ def to_load(load: Load) -> core_pb2.Load:
 
 def from_load(message: core_pb2.Load) -> Load:
     """A load; a core that says it takes no sequences at all is taken to take one."""
+    _few("load.step_ms", message.step_ms, STEP_TIMES_MAX)
     return Load(
         running=message.running,
         queued=message.queued,
         queued_prefill_tokens=message.queued_prefill_tokens,
         sequences_max=max(1, message.sequences_max),
-        kv_used_share=message.kv_used_share,
+        kv_used_share=_amount("load.kv_used_share", message.kv_used_share),
         steps=message.steps,
-        step_ms=tuple((item.rows, item.ms) for item in message.step_ms),
-        prefill_ms_per_token=message.prefill_ms_per_token,
+        step_ms=tuple((item.rows, _amount("load.step_ms", item.ms)) for item in message.step_ms),
+        prefill_ms_per_token=_amount("load.prefill_ms_per_token", message.prefill_ms_per_token),
         opens_counted=message.opens_counted,
         draining=message.draining,
     )
@@ -253,6 +279,15 @@ def from_node(message: core_pb2.Node) -> NodeInfo:
     for field in ("node", "region", "address"):
         if not getattr(message, field):
             raise PeerError(f"node.{field} is empty")
+    _few("node.models", message.models, MODELS_MAX)
+    texts = (message.node, message.region, message.address, message.numerics_class)
+    for text in (*texts, message.tokenizer_hash, *message.models):
+        if len(text) > TEXT_CHARS_MAX:
+            raise PeerError(
+                f"node: {text[:40]!r}… of {len(text)} characters, at most {TEXT_CHARS_MAX} expected"
+            )
+    if not _ADDRESS.fullmatch(message.address):
+        raise PeerError(f"node.address {message.address!r}, expected host:port")
     return NodeInfo(
         node=message.node,
         role=Role(message.role),
@@ -283,7 +318,7 @@ def from_report(message: control_pb2.Report) -> Report:
         info=from_node(message.info),
         seq=message.seq,
         load=from_load(message.load),
-        rtt_ms=tuple((item.core, item.ms) for item in message.rtts),
+        rtt_ms=tuple((item.core, _amount("report.rtts", item.ms)) for item in message.rtts),
         leaving=message.leaving,
     )
 
@@ -298,5 +333,19 @@ def to_view(view: MeshView) -> control_pb2.MeshView:
 
 def from_view(message: control_pb2.MeshView) -> MeshView:
     """A view."""
-    reports = tuple((from_report(entry.report), entry.age_s) for entry in message.entries)
+    reports = tuple(
+        (from_report(entry.report), _amount("view.age_s", entry.age_s)) for entry in message.entries
+    )
     return MeshView(message.lb, message.seq, reports)
+
+
+def _amount(field: str, value: float) -> float:
+    """A number that can be added and compared: a time, a share, a duration."""
+    if not (isfinite(value) and value >= 0.0):
+        raise PeerError(f"{field} is {value}, expected a number from 0 on")
+    return value
+
+
+def _few(field: str, items: Collection[object], most: int) -> None:
+    if len(items) > most:
+        raise PeerError(f"{field} has {len(items)} entries, at most {most} expected")

@@ -49,6 +49,8 @@ class Wanted:
     home: str
     """The region of the edge."""
     prompt_tokens: int
+    context_tokens: int = 0
+    """Prompt and answer together; 0: the prompt and one more."""
     model: str = ""
     """Empty: any."""
     numerics_class: str | None = None
@@ -108,10 +110,11 @@ def choose(states: Sequence[CoreState], wanted: Wanted, rng: Random) -> Route:
 def _sort_out(states: Sequence[CoreState], wanted: Wanted) -> _Sorted:
     """One pass over all cores; written flat, since it is most of the time of a choice."""
     cores = _Sorted()
-    model, tokens, excluded = wanted.model, wanted.prompt_tokens, wanted.excluded
+    model, excluded = wanted.model, wanted.excluded
+    tokens = max(wanted.context_tokens, wanted.prompt_tokens + 1)
     usable, nearest_ms = cores.usable, cores.nearest_ms
     for state in states:
-        if (model and model not in state.models) or 0 < state.context_max <= tokens:
+        if (model and model not in state.models) or 0 < state.context_max < tokens:
             continue
         load, region = state.load, state.region
         share = (load.running + load.queued + state.unseen_opens) / load.sequences_max
@@ -144,7 +147,8 @@ def _why_none(states: Sequence[CoreState], wanted: Wanted) -> str:
     if not states:
         return "no core is known"
     if any(wanted.model in state.models for state in states):
-        return f"no core holds {wanted.prompt_tokens} prompt tokens and one more"
+        tokens = max(wanted.context_tokens, wanted.prompt_tokens + 1)
+        return f"no core holds {tokens} tokens of prompt and answer"
     return f"no core serves model {wanted.model!r}"
 
 

@@ -178,12 +178,26 @@ def load_chat_template(path: Path) -> ChatTemplate:
         settings, alone = path / "tokenizer_config.json", path / "chat_template.jinja"
         raw = read_json(settings) if settings.is_file() else {}
         source = str(raw["chat_template"]) if isinstance(raw.get("chat_template"), str) else None
-        if alone.is_file() and alone.stat().st_size <= _TEMPLATE_CHARACTERS_MAX:
-            source = alone.read_text(encoding="utf-8")
+        if alone.is_file():
+            source = _read_template(alone)
         bos, eos = token_text(raw.get("bos_token")), token_text(raw.get("eos_token"))
     if not isinstance(source, str):
         raise ConfigError(f"{path}: the model has no chat template")
-    return ChatTemplate(source, bos, eos)
+    try:
+        return ChatTemplate(source, bos, eos)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}") from error
+
+
+def _read_template(path: Path) -> str:
+    try:
+        if path.stat().st_size > 4 * _TEMPLATE_CHARACTERS_MAX:
+            raise ConfigError(f"{path}: longer than {_TEMPLATE_CHARACTERS_MAX} characters")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8") from error
 
 
 class _Environment(ImmutableSandboxedEnvironment):

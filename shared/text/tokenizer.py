@@ -20,6 +20,9 @@ from firstlight.shared.model_files import TensorFile, read_gguf, read_json
 _CONTROL, _USER_DEFINED = 3, 4
 """GGUF token types that matter here; 1 is an ordinary token."""
 
+_VOCAB_MAX = 1 << 22
+"""Ids up to here; a table of all of them is made."""
+
 _QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -43,8 +46,10 @@ class Tokenizer:
             token.content: id_ for id_, token in added.items() if token.special
         }
         """Text of each control token → its id."""
-        self.vocab: int = max(bpe.get_vocab(with_added_tokens=True).values()) + 1
+        self.vocab: int = max(bpe.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         """Number of ids."""
+        if not 0 < self.vocab <= _VOCAB_MAX:
+            raise ConfigError(f"{path}: a vocabulary of {self.vocab}, expected 1 to {_VOCAB_MAX}")
         self.eos_ids: tuple[int, ...] = tuple(eos_ids)
         if any(not 0 <= id_ < self.vocab for id_ in self.eos_ids):
             raise ConfigError(f"{path}: end tokens {self.eos_ids} of a vocabulary of {self.vocab}")
@@ -99,7 +104,9 @@ def _from_folder(folder: Path) -> Tokenizer:
     read_json(path)
     try:
         bpe = BpeTokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises plain Exception
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # it raises plain Exception, and what it panics on as no kin
         raise ConfigError(f"{path}: {error}") from error
     bpe.no_truncation()
     bpe.no_padding()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from firstlight.shared import telemetry
+
 ROOT = Path(__file__).parents[2]
 LINES_MAX = 500
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "misc", "manager"}
@@ -82,3 +84,10 @@ def test_links_in_the_documents_lead_somewhere() -> None:
             if "://" not in target and not (page.parent / target).exists():
                 broken.append(f"{name(page)} → {target}")
     assert broken == []
+
+
+def test_every_metric_is_set_somewhere() -> None:
+    metrics = {metric for metric, value in vars(telemetry).items() if hasattr(value, "_labelnames")}
+    product = [path for path in ours() if not name(path).startswith("tests/")]
+    used = "\n".join(path.read_text() for path in product)
+    assert {metric for metric in metrics if f"telemetry.{metric}" not in used} == set()

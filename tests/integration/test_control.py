@@ -19,12 +19,12 @@ import grpc.aio
 import httpx
 import pytest
 
-from firstlight.core_node.control import CoreControl
 from firstlight.edge_node.control import EdgeControl
 from firstlight.edge_node.view import MeshMemory
 from firstlight.shared import rpc
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import ConfigError
+from firstlight.shared.join import Joiner
 from firstlight.shared.lifecycle import incarnation
 from firstlight.shared.proto.convert import to_report
 from firstlight.shared.tls import NodeFiles, ensure_ca, issue
@@ -117,16 +117,16 @@ def _info(node: str, role: Role) -> NodeInfo:
 
 
 @asynccontextmanager
-async def _core(lb: Lb, node: str = "c1") -> AsyncIterator[CoreControl]:
+async def _core(lb: Lb, node: str = "c1") -> AsyncIterator[Joiner]:
     load = Load(running=3, sequences_max=8)
-    control = CoreControl(
+    control = Joiner(
         _info(node, Role.CORE),
         _files(lb.tls_dir, Role.CORE, node),
         [lb.control],
         load=lambda: load,
         rng=Random(1),
     )
-    async with _running(control):
+    async with control.member(asyncio.Event()):
         yield control
 
 
@@ -142,19 +142,8 @@ async def _edge(lb: Lb) -> AsyncIterator[tuple[EdgeControl, MeshMemory]]:
         rtt_ms=lambda: (("c1", 7.5),),
         rng=Random(2),
     )
-    async with _running(control):
+    async with control.member(asyncio.Event()):
         yield control, memory
-
-
-@asynccontextmanager
-async def _running(control: CoreControl | EdgeControl) -> AsyncIterator[None]:
-    stop = asyncio.Event()
-    task = asyncio.create_task(control.run(stop))
-    try:
-        yield
-    finally:
-        stop.set()
-        await asyncio.wait_for(task, 5)
 
 
 async def _until(true: Callable[[], bool], timeout_s: float = 15.0) -> float:

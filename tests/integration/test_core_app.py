@@ -160,7 +160,7 @@ async def test_a_port_in_use_is_told_before_the_model_is_loaded() -> None:
     taken = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     port = taken.sockets[0].getsockname()[1]
     with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
-        app._check_free(f"127.0.0.1:{port}")
+        rpc.check_free(f"127.0.0.1:{port}")
     taken.close()
     await taken.wait_closed()
 

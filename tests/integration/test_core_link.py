@@ -70,12 +70,12 @@ async def test_one_step_is_one_frame_with_all_commits_and_endings(core: Core) ->
         assert frame.load.opens_counted == 2
 
 
-async def test_the_initial_credit_counts_from_what_is_known(core: Core) -> None:
+async def test_the_initial_credit_counts_from_the_prompt_whatever_is_committed(core: Core) -> None:
     async with core.edge() as edge:
         await edge.send(opens=[opening("a"), opening("b", 2, (5,) * 100)])
         await core.told(lambda: len(core.backend.opened) == 2)
-        known = [credit for _, _, credit in core.backend.opened]
-        assert known == [3 + CREDIT_TOKENS, 103 + CREDIT_TOKENS]
+        credits = [credit for _, _, credit in core.backend.opened]
+        assert credits == [3 + CREDIT_TOKENS, 3 + CREDIT_TOKENS]
 
 
 async def test_hints_and_credits_reach_the_sequence(core: Core) -> None:

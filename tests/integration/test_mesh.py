@@ -8,14 +8,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
-import niquests
-import openai
 import pytest
-from curl_cffi import CurlHttpVersion
-from curl_cffi import requests as curl_requests
 
 from firstlight.infra.chat import Asked, Question, ask
 from firstlight.infra.client.response import HttpVersion
@@ -87,64 +82,6 @@ async def test_an_answer_says_where_its_time_went(mesh: Mesh) -> None:
 async def test_an_edge_asks_the_core_of_its_own_region(mesh: Mesh) -> None:
     regions = [(await asked(mesh, GREEDY, edge=edge)).summary()["region"] for edge in (0, 1)]
     assert regions == ["eu", "us"]
-
-
-def test_the_openai_client_gets_the_same_text_streamed_and_whole(mesh: Mesh) -> None:
-    with httpx.Client(verify=tls(mesh), trust_env=False) as http_client:
-        client = openai.OpenAI(
-            base_url=f"{mesh.plan.edges[0].url}/v1", api_key="local", http_client=http_client
-        )
-        options: Any = {
-            "model": mesh.running.model,
-            "seed": 11,
-            "temperature": 0.9,
-            "max_tokens": 16,
-        }
-        whole = client.chat.completions.create(messages=MESSAGES, **options)
-        with client.chat.completions.create(messages=MESSAGES, stream=True, **options) as stream:
-            pieces = [piece.choices[0].delta.content or "" for piece in stream]
-        assert whole.choices[0].message.content == "".join(pieces)
-        assert whole.usage is not None
-        assert 4 < whole.usage.completion_tokens <= 16
-        with pytest.raises(openai.BadRequestError, match="max_tokens"):
-            client.chat.completions.create(messages=MESSAGES, **{**options, "max_tokens": -1})
-
-
-def over_http1(mesh: Mesh) -> dict[str, Any]:
-    """The answer to `BODY` as httpx gets it."""
-    url = f"{mesh.plan.edges[0].url}/v1/chat/completions"
-    with httpx.Client(verify=tls(mesh), trust_env=False, http2=False, timeout=120) as client:
-        answer = client.post(url, json={**BODY, "model": mesh.running.model})
-    assert (answer.status_code, answer.http_version) == (200, "HTTP/1.1")
-    body: dict[str, Any] = answer.json()
-    assert body["usage"]["completion_tokens"] > 4
-    return body
-
-
-def test_curl_over_http3_gets_the_body_that_http1_gets(mesh: Mesh) -> None:
-    url = f"{mesh.plan.edges[0].url}/v1/chat/completions"
-    body = {**BODY, "model": mesh.running.model}
-    wanted = over_http1(mesh)
-    with curl_requests.Session(verify=str(mesh.ca_file), trust_env=False) as curl:
-        answer = curl.post(url, json=body, http_version=CurlHttpVersion.V3ONLY, timeout=120)
-    assert (answer.status_code, answer.http_version) == (200, CurlHttpVersion.V3)
-    assert steady(answer.json()) == steady(wanted)
-
-
-@pytest.mark.xfail(
-    raises=ValueError,
-    reason="urllib3-future takes a certificate's URI name for an address and cannot read it",
-)
-def test_niquests_over_http3_gets_the_body_that_http1_gets(mesh: Mesh) -> None:
-    url = f"{mesh.plan.edges[0].url}/v1/chat/completions"
-    body = {**BODY, "model": mesh.running.model}
-    wanted = over_http1(mesh)
-    with niquests.Session(disable_http1=True, disable_http2=True) as session:
-        session.trust_env = False
-        session.quic_cache_layer.add_domain("127.0.0.1", urlsplit(url).port)
-        answer = session.post(url, json=body, verify=str(mesh.ca_file), timeout=120)
-    assert (answer.status_code, answer.http_version) == (200, 30)
-    assert steady(answer.json()) == steady(wanted)
 
 
 def test_the_directory_names_both_edges(mesh: Mesh) -> None:

@@ -24,7 +24,7 @@ from firstlight.edge_node.view import MeshMemory
 from firstlight.shared import rpc
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.engine.engine import Engine
-from firstlight.shared.errors import CapacityError, FirstlightError, PeerError
+from firstlight.shared.errors import CapacityError, FirstlightError, RequestError
 from firstlight.shared.tls import NodeFiles, ensure_ca, issue
 from firstlight.shared.types import FinishReason, MeshView, NodeInfo, Report, Role, Sampling
 
@@ -248,6 +248,21 @@ async def test_a_client_that_takes_nothing_stops_the_core_at_its_credit(mesh: Me
     await settled(mesh, ["core-eu"])
 
 
+async def test_a_move_gives_no_credit_that_the_client_did_not(mesh: Mesh) -> None:
+    answer = await mesh.pipeline.open(ask(seed=6, prompt=PROMPT[:4], max_tokens=1500))
+    async with asyncio.timeout(30):
+        while answer.stats(0).completion_tokens < CREDIT_TOKENS:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await mesh.kill_core("core-eu")
+    async with asyncio.timeout(10):
+        while not mesh.engines["core-us"].has_work:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await asyncio.sleep(0.5)
+    assert answer.stats(0).completion_tokens == CREDIT_TOKENS
+    await answer.close()
+    await settled(mesh, ["core-us"])
+
+
 async def test_two_choices_of_one_ask_differ(mesh: Mesh) -> None:
     answer = await mesh.pipeline.open(ask(seed=8, n=2))
     ids: dict[int, list[int]] = {0: [], 1: []}
@@ -276,9 +291,10 @@ async def test_both_cores_killed_before_a_token_is_one_clear_error(tmp_path: Pat
         await mesh.kill_core("core-eu")
         await asyncio.sleep(0.3)
         await mesh.kill_core("core-us")
-        with pytest.raises(PeerError, match="died before its first token"):
+        with pytest.raises(FirstlightError, match="died before its first token") as caught:
             async for _ in answer.events():
                 pass
+        assert (caught.value.http_status, caught.value.code) == (500, "poison")
         await answer.close()
 
 
@@ -292,11 +308,16 @@ async def test_a_full_home_region_spills_to_the_next(tmp_path: Path) -> None:
         assert cores == {"core-eu", "core-us"}
 
 
+async def test_more_tokens_than_any_core_holds_are_refused_by_name(mesh: Mesh) -> None:
+    with pytest.raises(RequestError, match="exceed the context of every core") as caught:
+        await mesh.pipeline.open(ask(prompt=PROMPT, max_tokens=5000))
+    assert caught.value.code == "context_length_exceeded"
+
+
 async def test_a_refusal_of_the_request_itself_is_not_retried(mesh: Mesh) -> None:
-    answer = await mesh.pipeline.open(ask(prompt=PROMPT, max_tokens=5000))
-    with pytest.raises(FirstlightError) as caught:
+    answer = await mesh.pipeline.open(ask(prompt=(1, 2, doubles.VOCAB)))
+    with pytest.raises(RequestError, match="expected an id below 128"):
         async for _ in answer.events():
             pass
     await answer.close()
-    assert caught.value.http_status == 400
     assert answer.stats(0).moved == 0

@@ -125,7 +125,7 @@ def config_from_json(path: Path, raw: Mapping[str, object]) -> ModelConfig:
             rope_theta=theta.number("rope_theta", 10_000.0),
             rms_eps=values.number("rms_norm_eps"),
             context_max=values.size("max_position_embeddings"),
-            tied=bool(raw.get("tie_word_embeddings", False)),
+            tied=values.flag("tie_word_embeddings"),
             qkv_bias=architecture == "qwen2",
             qk_norm=architecture == "qwen3",
             eos_ids=values.ids("eos_token_id"),
@@ -159,6 +159,12 @@ class _Values:
             value = default
         if type(value) is not int or not 0 < value <= _SIZE_MAX:
             raise ConfigError(f"{self._path}: {key} is {value!r}, expected 1…{_SIZE_MAX}")
+        return value
+
+    def flag(self, key: str) -> bool:
+        value = self._raw.get(key, False)
+        if not isinstance(value, bool):
+            raise ConfigError(f"{self._path}: {key} is {value!r}, expected true or false")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:

@@ -20,6 +20,7 @@ from firstlight.shared.errors import ConfigError
 from firstlight.shared.model_files import TensorEntry, TensorFile, read_json, read_safetensors
 
 Floats: TypeAlias = NDArray[np.float32]
+_LONG_ROW_BYTES = 64 << 10
 
 _GGUF_NAMES = {
     "embedding": "token_embd.weight",
@@ -91,7 +92,7 @@ def weights_from_gguf(file: TensorFile, config: ModelConfig) -> Weights:
     interleaved = config.architecture == "llama"
 
     def read(name: str, layer: int) -> Floats:
-        values = _floats(data, entries[name, layer])
+        values = _floats(file.path, data, entries[name, layer])
         if interleaved and name in heads:
             split = values.reshape(heads[name], config.head_dim // 2, 2, -1)
             return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(values.shape)
@@ -117,7 +118,7 @@ def weights_from_folder(folder: Path, config: ModelConfig) -> Weights:
 
     def read(name: str, layer: int) -> Floats:
         entry = entries[name, layer]
-        return _floats(data[entry.name], entry)
+        return _floats(folder, data[entry.name], entry)
 
     return Weights(tuple(paths), read)
 
@@ -172,11 +173,16 @@ def _select(
     return needed
 
 
-def _floats(data: NDArray[np.uint8], entry: TensorEntry) -> Floats:
-    raw = data[entry.offset : entry.offset + entry.size_bytes].reshape(*entry.shape[:-1], -1)
+def _floats(path: Path, data: NDArray[np.uint8], entry: TensorEntry) -> Floats:
+    # `dequantize` works on 16 rows at a time, so rows are joined to few long ones; and a plain view
+    # of the mapping is used, since numpy's memmap class makes every slice dear.
+    rows = max(1, entry.shape[0]) if len(entry.shape) > 1 else 1
+    while rows % 2 == 0 and entry.size_bytes // rows < _LONG_ROW_BYTES:
+        rows //= 2
+    raw = np.asarray(data[entry.offset : entry.offset + entry.size_bytes]).reshape(rows, -1)
     values = np.array(dequantize(raw, GGMLQuantizationType[entry.type]), dtype=np.float32)
     if not np.isfinite(values).all():
-        raise ConfigError(f"tensor {entry.name!r} holds values that are not finite")
+        raise ConfigError(f"{path}: tensor {entry.name!r} holds values that are not finite")
     return values.reshape(entry.shape)
 
 

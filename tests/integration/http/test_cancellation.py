@@ -28,7 +28,6 @@ class Cancel:
     async def _h3(self, how: Callable[[Http3Client, Any], Any]) -> None:
         client = self.edge.client("3")
         protocol = await client.connect()
-
         asking = asyncio.ensure_future(read_events(client, self.path))
         await self.edge.app.started.wait()
         await asyncio.sleep(0.05)

@@ -8,8 +8,8 @@ from edge_tls import TlsFiles
 from http_bed import PROMPT_S, VERSIONS, Edge, EdgeApp
 
 from firstlight.edge_node.http.fronts import Fronts
-from firstlight.edge_node.http.loop import run
 from firstlight.infra.client.client import open_client
+from firstlight.shared.lifecycle import loop_factory
 
 
 @pytest.mark.parametrize("http", VERSIONS)
@@ -68,4 +68,5 @@ def test_all_versions_are_served_on_uvloop_too(tls: TlsFiles) -> None:
         await fronts.stop()
         return bodies
 
-    assert run(main()) == [b"300000"] * 3
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        assert runner.run(main()) == [b"300000"] * 3

@@ -58,6 +58,22 @@ def test_the_context_is_cut_to_the_models() -> None:
     assert EngineSection(context_max=1024).limits(2048).context_max == 1024
 
 
+def test_the_context_is_cut_to_what_the_blocks_hold() -> None:
+    assert EngineSection(blocks=10).limits(2048).context_max == 160
+
+
 def test_limits_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ConfigError, match="blocks is 0"):
         EngineSection(blocks=0).limits(2048)
+
+
+@pytest.mark.parametrize("name", ["step_max_ms", "step_alone_max_ms", "credit_timeout_s"])
+def test_a_time_limit_that_is_none_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        EngineSection(**{name: -1.0}).limits(2048)
+
+
+@pytest.mark.parametrize("text", ["drain_s: -1", "drain_s: .nan", "region: ''"])
+def test_a_value_that_no_mesh_can_use_is_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=text.split(":", maxsplit=1)[0]):
+        load(tmp_path, text)

@@ -6,7 +6,7 @@ import doubles
 import pytest
 
 from firstlight.edge_node.choice import CREDIT_STEP_TOKENS, CREDIT_TOKENS, Assignment, Choice
-from firstlight.shared.errors import PeerError
+from firstlight.shared.errors import PeerError, RequestError
 from firstlight.shared.retry import RetryBudget, Why
 from firstlight.shared.stream import TokenStream
 from firstlight.shared.types import (
@@ -21,6 +21,7 @@ from firstlight.shared.types import (
 EOS = 127
 EU = Assignment("core-eu", "eu", "class-a", network_ms=4.0)
 US = Assignment("core-us", "us", "class-a", network_ms=80.0)
+OTHER = Assignment("core-x", "us", "class-b", network_ms=80.0)
 
 
 def letters(token: int) -> bytes:
@@ -155,8 +156,31 @@ def test_credit_follows_what_the_client_took_in_steps() -> None:
 
 def test_another_class_after_a_move_is_said() -> None:
     made = choice()
-    made.assign(Assignment("core-us", "us", "class-b", network_ms=80.0))
+    made.commit(commit(made, b"a"), 10.5)
+    made.lost(10.55, Random(1))
+    made.assign(OTHER)
+    made.commit(commit(made, b"b", epoch=2), 10.6)
     assert (made.stats.moved, made.stats.continuation) == (1, "semantic")
+    assert made.numerics_class == "class-b"
+
+
+def test_a_core_of_another_class_that_committed_nothing_leaves_the_answer_exact() -> None:
+    made = choice()
+    made.commit(commit(made, b"a"), 10.5)
+    made.lost(10.52, Random(1))
+    made.assign(OTHER)
+    made.lost(10.54, Random(1))
+    made.assign(US)
+    made.commit(commit(made, b"b", epoch=3), 10.6)
+    assert (made.stats.moved, made.stats.continuation) == (2, "exact")
+
+
+def test_an_answer_that_begins_at_its_second_core_has_no_class_before() -> None:
+    made = choice()
+    made.assign(OTHER)
+    assert made.numerics_class is None
+    made.commit(commit(made, b"a", epoch=2), 10.5)
+    assert made.stats.continuation == "exact"
 
 
 def test_statistics_of_two_cores_add_up() -> None:
@@ -184,8 +208,44 @@ def test_two_cores_that_die_before_a_token_end_it_as_poison() -> None:
     assert made.tried == {"core-eu", "core-us"}
 
 
+def test_a_core_that_hands_over_before_a_token_is_no_strike() -> None:
+    made, rng = choice(), Random(1)
+    for _ in range(3):
+        assert made.lost(11.0, rng, died=False).go_on
+        made.assign(US)
+    assert made.stats.moved == 3
+
+
+def test_a_refusal_that_goes_elsewhere_is_no_move() -> None:
+    made = choice()
+    failed = Failed(made.request.id, 1, "capacity", "full", retry_elsewhere=True)
+    assert made.refused(failed, RetryBudget(10.0), 10.0, Random(1)).go_on
+    made.assign(US)
+    assert (made.stats.core, made.stats.moved) == ("core-us", 0)
+
+
 def test_a_refusal_for_good_is_final() -> None:
     made = choice()
     failed = Failed(made.request.id, 1, "request", "no", retry_elsewhere=False)
     decision = made.refused(failed, RetryBudget(10.0), 10.0, Random(1))
     assert (decision.go_on, decision.why) == (False, Why.FINAL)
+
+
+@pytest.mark.parametrize("where", ["ids", "alternatives"])
+def test_an_id_without_text_is_the_cores_fault_and_changes_nothing(where: str) -> None:
+    request = doubles.request(max_tokens=8, eos_ids=frozenset({EOS}))
+
+    def known(token: int) -> bytes:
+        if token > EOS:
+            raise RequestError(f"token id {token} is not in the vocabulary")
+        return letters(token)
+
+    made = Choice(request, index=0, stop=(), token_bytes=known, received_s=10.0)
+    made.assign(EU)
+    author = TokenStream(request.prompt)
+    ids = (97, 200) if where == "ids" else (97,)
+    tops = (TokenLogprobs(-1.0, ((200, -1.0),)),) * len(ids) if where == "alternatives" else ()
+    bad = Commit(request.id, 1, author.position, ids, author.append(ids), tops)
+    with pytest.raises(PeerError, match="200 is not in the vocabulary"):
+        made.commit(bad, 10.5)
+    assert made.stream.ids == []

@@ -32,9 +32,9 @@ def test_views_of_several_load_balancers_are_merged_per_node() -> None:
 
 def test_an_edge_is_no_core() -> None:
     memory = MeshMemory()
-    memory.merge(view(Report(NodeInfo("e", Role.EDGE, 1, "lon", "e:1"), 1)), now=0)
+    edge = Report(NodeInfo("e", Role.EDGE, 1, "lon", "e:1"), 1)
+    assert memory.merge(view(edge), now=0) == ("e",)
     assert names(memory, 0) == []
-    assert [edge.info.node for edge in memory.edges(0)] == ["e"]
 
 
 def test_the_last_view_serves_for_ever_when_every_load_balancer_is_gone() -> None:

@@ -155,12 +155,12 @@ def test_options_reach_the_request(serve: Serve) -> None:
 
 def test_what_is_not_given_is_left_to_the_api() -> None:
     fields = json.loads(Question("Why?").body())
-    assert set(fields) == {"messages", "stream", "firstlight"}
+    assert set(fields) == {"model", "messages", "stream", "firstlight"}
 
 
-def test_without_a_model_the_first_that_the_edge_names_is_asked(serve: Serve) -> None:
+def test_without_a_model_the_choice_is_left_to_the_edge(serve: Serve) -> None:
     assert chat(serve(STREAM)) == 0
-    assert SEEN["body"]["model"] == "first"
+    assert SEEN["body"]["model"] == "auto"
 
 
 def test_a_stream_that_ends_too_early_is_an_error(

@@ -115,3 +115,36 @@ def test_the_state_directory_can_be_moved(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("FIRSTLIGHT_STATE_DIR", str(tmp_path / "here"))
     assert state_dir() == tmp_path / "here"
     load_settings(Example, None)
+
+
+@pytest.mark.parametrize(
+    "text", ["? [a]\n: b", "? {a: b}\n: c", "node: 2001-99-99", "\0", "node: !!x 1"]
+)
+def test_yaml_that_python_cannot_hold_is_one_error_that_names_the_file(
+    file: Path, text: str
+) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=str(file)):
+        load_settings(Example, file)
+
+
+def test_a_list_nested_without_end_in_the_environment_stays_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FIRSTLIGHT_LISTEN__HOSTS", "[" * 100_000)
+    with pytest.raises(ConfigError, match=r"listen\.hosts"):
+        load_settings(Example, None)
+
+
+@pytest.mark.parametrize("value", [".nan", ".inf", "-.inf", "1e999"])
+def test_a_number_that_is_none_is_named_by_its_path(file: Path, value: str) -> None:
+    @dataclass(frozen=True, slots=True)
+    class Times:
+        wait_s: float = 1.0
+
+    class Timed(Settings):
+        times: Times = Times()
+
+    file.write_text(f"times: {{wait_s: {value}}}\n")
+    with pytest.raises(ConfigError, match=r"times\.wait_s: .*expected a finite number"):
+        load_settings(Timed, file)

@@ -1,39 +1,12 @@
-"""Quantiles, averages and sums that decay, and round trips that forget and stay bounded."""
+"""Quantiles, sums that decay, and round trips that forget and stay bounded."""
 
 import math
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from firstlight.shared.estimate import RTT_SAMPLES_MAX, DecayingSum, Ewma, RttEstimate, quantile
+from firstlight.shared.estimate import RTT_SAMPLES_MAX, DecayingSum, RttEstimate, quantile
 
 
 def test_a_quantile_is_linear_between_neighbours() -> None:
     assert [quantile([4, 1, 3, 2], share) for share in (0, 0.5, 1)] == [1, 2.5, 4]
-
-
-def test_an_average_forgets_by_time() -> None:
-    average = Ewma(half_life_s=10)
-    average.observe(100, now=0)
-    average.observe(0, now=10)
-    assert average.value() == pytest.approx(100 / 3)
-
-
-def test_an_average_of_nothing_is_nothing() -> None:
-    average = Ewma(half_life_s=1)
-    average.observe(math.nan, now=0)
-    assert average.value() is None
-
-
-@given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 100)), min_size=1))
-def test_an_average_lies_between_what_was_measured(samples: list[tuple[float, float]]) -> None:
-    average, now = Ewma(half_life_s=5), 0.0
-    for value, gap in samples:
-        now += gap
-        average.observe(value, now)
-    values = [value for value, _ in samples]
-    assert min(values) - 1e-6 <= (average.value() or 0.0) <= max(values) + 1e-6
 
 
 def test_a_sum_halves_in_its_half_life() -> None:

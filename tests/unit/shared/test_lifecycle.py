@@ -1,3 +1,5 @@
+"""A node stops in order on a signal, ends with its launcher, and tells an error in one line."""
+
 import json
 import signal
 import subprocess

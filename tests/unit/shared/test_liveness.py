@@ -1,3 +1,5 @@
+"""When a link or an engine is lost, and when silence is our own pause or idleness."""
+
 from firstlight.shared.liveness import Liveness, Lost, Verdict
 from firstlight.shared.types import Load
 

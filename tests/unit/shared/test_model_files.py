@@ -162,3 +162,12 @@ def test_a_header_longer_than_its_file_is_refused(tmp_path):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"none\.json"):
         read_json(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("dtype", [["F32"], {"F32": 4}, 5, None, "F64"])
+def test_a_safetensors_dtype_of_any_kind_is_named(tmp_path, dtype):
+    path = tmp_path / "m.safetensors"
+    header = json.dumps({"t": {"dtype": dtype, "shape": [1], "data_offsets": [0, 4]}}).encode()
+    path.write_bytes(pack("<Q", len(header)) + header + bytes(4))
+    with pytest.raises(ConfigError, match="tensor 't' has dtype"):
+        read_safetensors(path)

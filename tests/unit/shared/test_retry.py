@@ -1,3 +1,5 @@
+"""How often a request may move, what ends it, and what the budget of retries allows."""
+
 from random import Random
 
 import pytest

@@ -1,3 +1,5 @@
+"""Metrics are rendered as Prometheus text, under known names with bounded labels."""
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from firstlight.shared import telemetry
@@ -13,7 +15,6 @@ LABELS = {
     "role",
     "reason",
     "region",
-    "core",
     "direction",
     "le",
 }
@@ -34,5 +35,4 @@ def test_metrics_are_vllms_or_ours_and_their_labels_are_bounded() -> None:
         assert collector.name.startswith(("vllm:", "firstlight_"))
         assert collector.documentation
     metrics = [value for value in vars(telemetry).values() if hasattr(value, "_labelnames")]
-    assert len(metrics) > 30
     assert {name for metric in metrics for name in metric._labelnames} <= LABELS

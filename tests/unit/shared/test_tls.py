@@ -1,3 +1,5 @@
+"""Certificates of the mesh: what they name, when they are made anew, and which are refused."""
+
 import os
 import stat
 import subprocess

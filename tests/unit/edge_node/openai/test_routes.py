@@ -175,7 +175,39 @@ async def test_an_over_long_prompt_is_told_the_numbers(client: httpx.AsyncClient
     assert "200" in message
 
 
-async def test_a_body_above_the_limit_is_refused_unread() -> None:
+@pytest.mark.parametrize(("sent", "read"), [(300, 300), (1_000, 410)])
+async def test_a_body_above_the_limit_is_read_for_a_while_before_it_is_refused(
+    sent: int, read: int
+) -> None:
+    taken = 0
+
+    async def parts() -> AsyncIterator[bytes]:
+        nonlocal taken
+        for _ in range(sent // 10):
+            taken += 10
+            yield b"x" * 10
+
+    app = app_for(ScriptSource(), limits=ApiLimits(body_bytes_max=100))
+    async with client_of(app) as client:
+        response = await client.post("/v1/completions", content=parts())
+    assert response.status_code == 413
+    assert f"a body of {read} bytes or more, at most 100 expected" in response.text
+    assert taken == read
+
+
+async def test_a_body_that_is_told_to_be_absurd_is_refused_unread() -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        raise AssertionError("it was read")
+        yield b""
+
+    app = app_for(ScriptSource(), limits=ApiLimits(body_bytes_max=100))
+    async with client_of(app) as client:
+        told = {"content-length": "401"}
+        response = await client.post("/v1/completions", content=parts(), headers=told)
+    assert response.status_code == 413
+
+
+async def test_a_body_above_the_limit_is_refused() -> None:
     async with client_of(app_for(ScriptSource(), limits=ApiLimits(body_bytes_max=100))) as client:
         told = await client.post("/v1/completions", content=b"x" * 101)
 

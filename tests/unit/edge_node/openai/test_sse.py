@@ -126,7 +126,7 @@ def test_a_keep_alive_is_a_comment_that_ends_no_event() -> None:
 def test_an_error_ends_a_stream_in_one_event() -> None:
     (event,) = read(error_line(CapacityError("no room")))
     assert event == {
-        "error": {"message": "no room", "type": "server_error", "param": None, "code": "capacity"}
+        "error": {"message": "no room", "type": "server_error", "param": None, "code": "overloaded"}
     }
 
 

@@ -155,7 +155,7 @@ def test_failover_prefers_the_same_numerics_class_even_in_another_region() -> No
         (
             [replace(core("a"), context_max=100)],
             WANTED,
-            "no core holds 100 prompt tokens and one more",
+            "no core holds 101 tokens of prompt and answer",
         ),
     ],
 )

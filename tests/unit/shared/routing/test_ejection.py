@@ -1,4 +1,4 @@
-"""Cores that fail in a row are ejected for a while, and never more than a third of them."""
+"""Cores that fail in a row are ejected for a while: one of a few, at most a third of many."""
 
 import pytest
 

@@ -1,5 +1,7 @@
 """Templates: right prompts, no injected control tokens, and an end to every rendering."""
 
+from pathlib import Path
+
 import pytest
 
 from firstlight.shared.errors import ConfigError, RequestError
@@ -97,3 +99,10 @@ def test_loops_conditions_and_json_work_as_templates_use_them():
     )
     text = ChatTemplate(source, "[B]", "").render([*HELLO, *HELLO])
     assert text == '0[B]Hi <b> 12{"role": "user", "content": "Hi <b> 12"}False'
+
+
+@pytest.mark.parametrize("text", [b"{% if", b"\xff\xfe", b"x" * 2_000_000])
+def test_a_wrong_template_file_is_named(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "chat_template.jinja").write_bytes(text)
+    with pytest.raises(ConfigError, match=str(tmp_path)):
+        load_chat_template(tmp_path)

@@ -1,10 +1,12 @@
 """The tokenizer from GGUF: exact ids, exact bytes, and control tokens only where they are meant."""
 
+import json
+
 import pytest
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
-from firstlight.shared.errors import RequestError
+from firstlight.shared.errors import ConfigError, RequestError
 from firstlight.shared.model_files import default_model_path
 from firstlight.shared.text.tokenizer import load_tokenizer
 
@@ -95,3 +97,24 @@ def test_one_more_control_token_is_another_hash(tokenizer, tmp_path):
     text = (tmp_path / "tokenizer.json").read_text()
     (tmp_path / "tokenizer.json").write_text(text.replace("<file_sep>", "<file_zap>"))
     assert load_tokenizer(tmp_path).hash != tokenizer.hash
+
+
+@pytest.mark.parametrize("ids", [{}, {"a": 4_294_967_295}, {"a": 200_000_000}])
+def test_a_vocabulary_of_absurd_size_is_refused_before_a_table_is_made(tmp_path, ids):
+    model = {"type": "BPE", "vocab": ids, "merges": []}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    whole = {"version": "1.0", "model": model, "pre_tokenizer": level, "added_tokens": []}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
+    with pytest.raises(ConfigError, match="a vocabulary of"):
+        load_tokenizer(tmp_path)
+
+
+def test_what_the_library_panics_on_is_one_error(tmp_path, capfd):
+    whole = {
+        "version": "1.0",
+        "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
+        "normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
+    with pytest.raises(ConfigError, match=r"tokenizer\.json: "):
+        load_tokenizer(tmp_path)

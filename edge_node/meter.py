@@ -1,0 +1,29 @@
+"""Counts what the edge does. Decisions return reasons; this shell turns them into metrics."""
+
+from firstlight.edge_node.answer import ChoiceStats
+from firstlight.edge_node.middleware import Access
+from firstlight.shared import telemetry
+from firstlight.shared.types import FinishReason
+
+
+def answered(access: Access) -> None:
+    """An HTTP request has ended."""
+    telemetry.HTTP_REQUESTS.labels(access.protocol, access.route, str(access.status)).inc()
+
+
+def ended(model: str, finish: FinishReason, stats: ChoiceStats, wall_s: float) -> None:
+    """A choice has ended well, `wall_s` after its request's first byte."""
+    telemetry.REQUEST_SUCCESS.labels(model, str(finish)).inc()
+    telemetry.TTFT_SECONDS.labels(model).observe(stats.ttft_ms.total / 1000)
+    telemetry.E2E_SECONDS.labels(model).observe(wall_s)
+
+
+def moved(why: str) -> None:
+    """A choice goes on at another core."""
+    telemetry.MOVES.labels(why).inc()
+
+
+def routed(region: str, *, home: bool, ttft_ms: float) -> None:
+    """A core of `region` was chosen, and this much expected of it."""
+    telemetry.ROUTES.labels(region, "home" if home else "spill").inc()
+    telemetry.ROUTE_TTFT_SECONDS.observe(ttft_ms / 1000)

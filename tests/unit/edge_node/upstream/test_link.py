@@ -1,0 +1,63 @@
+"""The edge's end of a link: what it counts, and whom it takes for a core."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import doubles
+import grpc.aio
+
+from firstlight.edge_node.upstream.link import UNCOUNTED_MAX, CoreLink
+from firstlight.edge_node.view import MeshMemory
+from firstlight.shared.errors import FirstlightError
+from firstlight.shared.proto import core_pb2, core_pb2_grpc
+from firstlight.shared.types import Commit, Done, Failed, NodeInfo, Role
+
+CORE = NodeInfo("core", Role.CORE, 1, "eu", "127.0.0.1:1")
+
+
+class Silent:
+    """A receiver that has no use for what it hears."""
+
+    def committed(self, commit: Commit) -> None: ...
+
+    def failed(self, failed: Failed) -> None: ...
+
+    def done(self, done: Done) -> None: ...
+
+    def lost(self, core: str, error: FirstlightError) -> None: ...
+
+
+class Rude(core_pb2_grpc.CoreServicer):
+    """Sends its load, and never says what it is."""
+
+    async def Link(self, frames: Any, context: Any) -> AsyncIterator[core_pb2.CoreFrame]:
+        while True:
+            yield core_pb2.CoreFrame(load=core_pb2.Load(steps=1))
+            await asyncio.sleep(0.05)
+
+
+async def test_prompts_are_counted_when_more_are_open_than_are_remembered() -> None:
+    async with grpc.aio.insecure_channel(CORE.address) as channel:
+        link = CoreLink(CORE, channel, MeshMemory())
+        for number in range(UNCOUNTED_MAX + 44):
+            one = doubles.request(f"r{number}", prompt=(1, 2, 3))
+            link.open(one, 1, (), Silent(), budget_s=1.0)
+        state = link.state(link.load_at_s, prefix_tokens=0)
+        assert state.unseen_opens == UNCOUNTED_MAX + 44
+        assert state.unseen_prompt_tokens == 3 * UNCOUNTED_MAX
+
+
+async def test_a_core_that_does_not_say_what_it_is_is_left() -> None:
+    server = grpc.aio.server()
+    core_pb2_grpc.add_CoreServicer_to_server(Rude(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            link = CoreLink(CORE, channel, MeshMemory())
+            reason = await asyncio.wait_for(link.run(), 4)
+    finally:
+        await server.stop(0)
+    assert "no welcome" in reason.message
+    assert not link.welcomed

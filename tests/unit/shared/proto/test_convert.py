@@ -1,0 +1,118 @@
+"""What a peer can get wrong: refused at the door, with the field's name, and never passed on."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from firstlight.shared.errors import PeerError
+from firstlight.shared.proto import control_pb2, core_pb2
+from firstlight.shared.proto.convert import (
+    MESSAGE_CHARS_MAX,
+    RETRY_AFTER_S_MAX,
+    from_commits,
+    from_done,
+    from_failed,
+    from_load,
+    from_node,
+    from_report,
+    from_view,
+    to_load,
+    to_node,
+)
+from firstlight.shared.types import Load, NodeInfo, Role
+
+CORE = NodeInfo("core-eu", Role.CORE, 7, "eu", "[::1]:8500", "class", ("tiny",), "hash", 64)
+BAD_NUMBERS = (math.nan, math.inf, -math.inf, -1.0)
+
+
+def changed(**fields: object) -> core_pb2.Node:
+    node = to_node(CORE)
+    for name, value in fields.items():
+        node.ClearField(name)
+        node.MergeFrom(core_pb2.Node(**{name: value}))
+    return node
+
+
+def test_an_honest_node_and_load_come_back_as_they_were() -> None:
+    load = Load(running=2, sequences_max=8, kv_used_share=0.5, step_ms=((1, 2.0), (8, 4.0)))
+    assert from_node(to_node(CORE)) == CORE
+    assert from_load(to_load(load)) == load
+
+
+@pytest.mark.parametrize("value", BAD_NUMBERS)
+@pytest.mark.parametrize(
+    ("field", "take"),
+    [
+        ("load.kv_used_share", lambda x: from_load(core_pb2.Load(kv_used_share=x))),
+        ("load.prefill_ms", lambda x: from_load(core_pb2.Load(prefill_ms_per_token=x))),
+        ("load.step_ms", lambda x: from_load(core_pb2.Load(step_ms=[{"rows": 1, "ms": x}]))),
+        ("commits.queue_ms", lambda x: from_commits(core_pb2.Commits(chain=bytes(8), queue_ms=x))),
+        ("commits.prefill", lambda x: from_commits(core_pb2.Commits(chain=bytes(8), prefill_ms=x))),
+        ("retry_after_s", lambda x: from_failed(core_pb2.Failed(retry_after_s=x))),
+        (
+            "report.rtts",
+            lambda x: from_report(
+                control_pb2.Report(info=to_node(CORE), rtts=[{"core": "c", "ms": x}])
+            ),
+        ),
+        (
+            "view.age_s",
+            lambda x: from_view(
+                control_pb2.MeshView(entries=[{"report": {"info": to_node(CORE)}, "age_s": x}])
+            ),
+        ),
+    ],
+)
+def test_a_number_that_no_decision_can_be_made_with_is_named(
+    field: str, take: Callable[[float], object], value: float
+) -> None:
+    with pytest.raises(PeerError, match=field):
+        take(value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"region": "x" * 100_000}, "100000 characters"),
+        ({"models": ["m"] * 100_000}, "100000 entries"),
+        ({"models": ["m" * 10_000]}, "10000 characters"),
+        ({"address": "unix:/run/secret"}, "expected host:port"),
+        ({"address": "dns://8.8.8.8/x:1"}, "expected host:port"),
+        ({"address": "core-eu"}, "expected host:port"),
+        ({"role": "king"}, "role"),
+        ({"node": ""}, "node.node is empty"),
+    ],
+)
+def test_a_node_that_would_be_passed_on_to_all_is_bounded(
+    fields: dict[str, object], words: str
+) -> None:
+    with pytest.raises(PeerError, match=words):
+        from_node(changed(**fields))
+
+
+def test_a_load_or_statistics_of_endless_length_are_refused() -> None:
+    with pytest.raises(PeerError, match="step_ms has 9999 entries"):
+        from_load(core_pb2.Load(step_ms=[core_pb2.StepMs(rows=1, ms=1.0)] * 9999))
+    with pytest.raises(PeerError, match=r"done\.hints has 9999 entries"):
+        from_done(core_pb2.Done(hints=[core_pb2.HintCount(source="x")] * 9999))
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        core_pb2.Logprobs(chosen=math.nan),
+        core_pb2.Logprobs(chosen=-1.0, top_ids=[1], top=[-math.inf]),
+        core_pb2.Logprobs(chosen=-1.0, top_ids=[1, 2], top=[-1.0]),
+    ],
+)
+def test_logprobs_that_no_json_can_carry_are_refused(logprobs: core_pb2.Logprobs) -> None:
+    message = core_pb2.Commits(ids=[1], chain=bytes(8), logprobs=[logprobs])
+    with pytest.raises(PeerError, match=r"commits\.logprobs"):
+        from_commits(message)
+
+
+def test_what_a_failure_says_to_a_client_is_bounded() -> None:
+    failed = from_failed(core_pb2.Failed(message="x" * 1_000_000, retry_after_s=1e300))
+    assert len(failed.message) == MESSAGE_CHARS_MAX
+    assert failed.retry_after_s == RETRY_AFTER_S_MAX
