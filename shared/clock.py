@@ -8,6 +8,11 @@ def monotonic_s() -> float:
     return time.monotonic()
 
 
+def sleep_s(seconds: float) -> None:
+    """Let other threads run for a while. Never on an event loop."""
+    time.sleep(seconds)
+
+
 def unix_s() -> float:
     """Seconds since 1970, for what people and certificates read. May jump."""
     return time.time()

@@ -5,6 +5,7 @@ standard input open: when the launcher dies, however it dies, the input ends and
 """
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -72,7 +73,13 @@ async def beside(
 
 
 def ready(node: str, address: str, **more: str) -> None:
-    """Tell the launcher that the node serves: exactly one JSON line on standard output."""
+    """Tell the launcher that the node serves: exactly one JSON line on standard output.
+
+    What was imported and loaded until now stays; the garbage collector need not look at it again
+    while requests wait.
+    """
+    gc.collect()
+    gc.freeze()
     print(json.dumps({"ready": True, "node": node, "address": address, **more}), flush=True)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from firstlight.core_node.admission import Offer
 from firstlight.core_node.backends.backend import Batch, Blocks, Broken, Deliver, Failure
 from firstlight.core_node.mailbox import Mailbox
-from firstlight.shared.clock import monotonic_s
+from firstlight.shared.clock import monotonic_s, sleep_s
 from firstlight.shared.drafting.ngram import NgramDrafter
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.plan import Outcome, StepResult
@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 
 OPENS_WAITING_MAX = 256
 HINTS_WAITING_MAX = 4096
+HAND_OVER_S = 0.0005
+"""After a step with results the thread lets go of the interpreter for this long, so that the loop
+sends them before the next step's Python competes with it."""
 IDLE_STEP_S = 0.05
 """How long to sleep while all sequences wait for credit, unless something arrives."""
 STOP_S = 10.0
@@ -181,6 +184,7 @@ class NativeBackend:
                 self._look()
                 if batch.commits or batch.done or batch.failures:
                     loop.call_soon_threadsafe(deliver, batch)
+                    sleep_s(HAND_OVER_S)
                 idle = not (result.rows or batch.done or batch.failures)
         except Exception as error:
             if self._stopping or loop.is_closed():

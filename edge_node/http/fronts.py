@@ -135,6 +135,8 @@ def _bind(host: str, port: int, kind: socket.SocketKind) -> socket.socket:
     try:
         if kind == socket.SOCK_STREAM:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Accepted sockets take this over: an event must not wait for the last one's ACK.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.bind(address)
         if kind == socket.SOCK_STREAM:
             sock.listen()

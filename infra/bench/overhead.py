@@ -14,7 +14,7 @@ import asyncio
 import json
 import random
 
-from firstlight.infra.bench.machine import heading, percentile
+from firstlight.infra.bench.machine import heading, loop_ms, percentile
 from firstlight.infra.chat import Question
 from firstlight.infra.client.client import open_client
 from firstlight.infra.client.response import Client, HttpVersion
@@ -73,7 +73,8 @@ def main() -> int:
     print(heading(), flush=True)
     with start_mesh(state_dir(), print) as mesh:
         figures = asyncio.run(measure(mesh, given.requests, given.seed))
-    print(json.dumps({"requests": given.requests, **figures}))
+    speed = {"python_loop_ms": round(loop_ms(), 1)}
+    print(json.dumps({"requests": given.requests, **speed, **figures}))
     return 0
 
 

@@ -7,11 +7,12 @@ write is bounded. What users write is data: a control token spelled in a message
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import CodeType
 from typing import NoReturn, cast
 
-from jinja2 import TemplateSyntaxError, nodes
+from jinja2 import Template, TemplateSyntaxError, nodes
 from jinja2.exceptions import TemplateError
 from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -78,13 +79,18 @@ class ChatTemplate:
     source: str
     bos: str
     eos: str
+    _code: CodeType = field(init=False, repr=False, compare=False)
+    _literal_length: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse a source that does not compile."""
         if len(self.source) > _TEMPLATE_CHARACTERS_MAX:
             raise ConfigError(f"chat template of {len(self.source)} characters")
         try:
-            _Environment().from_string(self.source)
+            compiler = _Environment()
+            # The class is frozen; these two follow from its source, and are made once for all.
+            object.__setattr__(self, "_code", compiler.compile(self.source))
+            object.__setattr__(self, "_literal_length", compiler.literal_length)
         except (TemplateSyntaxError, RecursionError) as error:
             raise ConfigError(f"chat template: {error}") from error
         except TemplateError as error:
@@ -103,9 +109,10 @@ class ChatTemplate:
             RequestError: the template refuses these messages, fails on them, or does not end.
 
         """
-        environment = _Environment()
+        environment = _Environment(self._literal_length)
         try:
-            chunks = environment.from_string(self.source).generate(
+            template = Template.from_code(environment, self._code, environment.make_globals(None))
+            chunks = template.generate(
                 messages=messages,
                 tools=tools,
                 add_generation_prompt=add_generation_prompt,
@@ -208,7 +215,8 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
-    def __init__(self) -> None:
+    def __init__(self, literal_length: int = 0) -> None:
+        """`literal_length`: characters of text outside of tags, of the template to render."""
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
@@ -218,7 +226,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         self._operations_left = _OPERATIONS_MAX
         self._characters_left = _CHARACTERS_MAX
         self._end_s = monotonic_s() + _RENDER_MAX_S
-        self._literal_length = 0
+        self.literal_length = literal_length
         self.globals = {
             "range": self.globals["range"],
             "namespace": self.globals["namespace"],
@@ -237,7 +245,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, obj: object, *args: object, **kwargs: object) -> object:
         """Count the call, and refuse text methods that could grow without bound."""
-        self._spend(characters=self._literal_length if isinstance(obj, Macro) else 0)
+        self._spend(characters=self.literal_length if isinstance(obj, Macro) else 0)
         owner, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
         if isinstance(owner, str):
             if name in _GROWING_METHODS:
@@ -266,7 +274,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = _Rewrite(self).visit(super()._parse(source, name, filename))
         assert isinstance(tree, nodes.Template)
-        self._literal_length = sum(len(data.data) for data in tree.find_all(nodes.TemplateData))
+        self.literal_length = sum(len(data.data) for data in tree.find_all(nodes.TemplateData))
         return tree
 
     def _counted(self, items: object, literal_length: int) -> list[object]:
