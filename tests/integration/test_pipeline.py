@@ -30,6 +30,10 @@ from firstlight.shared.types import FinishReason, MeshView, NodeInfo, Report, Ro
 
 MODEL, TOKENIZER = "m", "t"
 PROMPT = tuple(range(1, 40))
+SAMPLING = Sampling(
+    temperature=0.9, repetition_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.2
+)
+"""With penalties, which count ids: a core that takes over must count those of the one before."""
 
 
 class SlowRunner(doubles.PagedRunner):
@@ -139,7 +143,7 @@ def ask(seed: int = 1, **changes: object) -> Ask:
         "tenant": "local",
         "model": MODEL,
         "prompt": PROMPT,
-        "sampling": Sampling(temperature=0.9),
+        "sampling": SAMPLING,
         "seed": seed,
         "max_tokens": 40,
         "ignore_eos": True,
@@ -150,9 +154,7 @@ def ask(seed: int = 1, **changes: object) -> Ask:
 
 def alone(seed: int, max_tokens: int = 40) -> list[int]:
     """The ids of that ask from an engine that nothing disturbs."""
-    request = doubles.request(
-        prompt=PROMPT, sampling=Sampling(temperature=0.9), seed=seed, max_tokens=max_tokens
-    )
+    request = doubles.request(prompt=PROMPT, sampling=SAMPLING, seed=seed, max_tokens=max_tokens)
     return doubles.alone(request)
 
 
@@ -225,6 +227,17 @@ async def test_a_stop_string_ends_the_answer_and_frees_the_core(mesh: Mesh) -> N
     assert cut == text[: text.index(stop)]
     assert short == ids[: len(short)]
     await settled(mesh, ["core-eu", "core-us"])
+
+
+async def test_a_stop_string_ends_the_answer_where_it_would_have_on_the_lost_core(
+    mesh: Mesh,
+) -> None:
+    _, text, _, _ = await read(mesh, ask(seed=3, max_tokens=120))
+    stop = text[8:10]
+    assert text.index(stop) == 8
+    _, cut, finish, stats = await read(mesh, ask(seed=3, max_tokens=120, stop=(stop,)), at=4)
+    assert (cut, finish) == (text[:8], FinishReason.STOP)
+    assert stats.moved == 1
 
 
 async def test_closing_an_answer_early_frees_the_core(mesh: Mesh) -> None:
