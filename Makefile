@@ -19,6 +19,7 @@ $(VENV)/run.stamp: pyproject.toml
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp
+	@$(PIP) install --quiet 'pip>=25.1'  # the first that knows dependency groups
 	@$(PIP) install --quiet --editable '.[demo]' --group dev
 	@touch $@
 
