@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from rich.console import Console
 
@@ -24,6 +25,7 @@ from firstlight.shared.config import state_dir
 from firstlight.shared.errors import ConfigError, PeerError
 
 _ERROR_BODY_BYTES_MAX = 64 * 1024
+_THIS_MACHINE = {"127.0.0.1", "localhost"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +180,9 @@ async def _chat(
     if url is None:
         mesh = read_running(state_dir())
         url, ca_file = (await nearest_edge(mesh)).edge.url, ca_file or Path(mesh.ca_file)
-    elif ca_file is None:
-        ca_file = _known_ca(url)
+    else:
+        url = url.rstrip("/").removesuffix("/v1")  # as other clients are given it
+        ca_file = ca_file or _known_ca(url)
     show = (lambda text, reply: None) if as_json else _show
     asked = await ask(url, question, http=http, ca_file=ca_file, key=key, on_text=show)
     if as_json:
@@ -196,7 +199,9 @@ def _known_ca(url: str) -> Path | None:
     """The CA of the mesh that runs here, if the URL is one of its edges."""
     with suppress(ConfigError):
         mesh = read_running(state_dir())
-        if url.rstrip("/") in {edge.url for edge in mesh.edges}:
+        asked = urlsplit(url)
+        ports = {urlsplit(edge.url).port for edge in mesh.edges}
+        if asked.hostname in _THIS_MACHINE and asked.port in ports:
             return Path(mesh.ca_file)
     return None
 

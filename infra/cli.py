@@ -21,7 +21,7 @@ INTERRUPTED, TERMINATED = 130, 143
 
 app = typer.Typer(
     name="firstlight",
-    help="A geo-routed inference mesh: edges near users, cores where the GPUs are.",
+    help="A geo-routed inference mesh: edges near users, cores that run the model.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -117,7 +117,7 @@ def chat(
     model: Annotated[str, typer.Option(help="`auto` leaves the choice to the edge.")] = "auto",
     seed: Annotated[int | None, typer.Option(help="Same seed, same text.")] = None,
     temperature: Annotated[
-        float | None, typer.Option(help="0 is greedy. Default: the API's.")
+        float | None, typer.Option(min=0, max=2, help="0 is greedy. Default: the API's, 1.")
     ] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="At most so many tokens.")] = None,
     hints: Annotated[
@@ -125,9 +125,14 @@ def chat(
     ] = "on",
     http: Annotated[Literal["1", "2", "3"], typer.Option(help="HTTP version.")] = "3",
     ca: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CA that signed the edge.")
+        Path | None,
+        typer.Option(
+            "--ca",
+            metavar="FILE",
+            help="CA that signed the edge. Default for edges of the local mesh: its own.",
+        ),
     ] = None,
-    key: Annotated[str | None, typer.Option(help="API key.")] = None,
+    key: Annotated[str | None, typer.Option(help="API key. The local mesh asks for none.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one object and nothing else.")
     ] = False,
@@ -138,6 +143,8 @@ def chat(
     asked = sys.stdin.read() if text == "-" else text
     if not asked.strip():
         raise ConfigError("the question is empty")
+    if key is not None and not key.strip():
+        raise ConfigError("the key is empty")
     question = Question(
         text=asked,
         model=model,

@@ -179,7 +179,10 @@ class Api:
             if name in (model.id, AUTO):
                 return model
         raise NotFoundError(
-            f"the model {name[:80]!r} is not served here", param=param, code="model_not_found"
+            f"the model {name[:80]!r} is not served here; these are: "
+            f"{', '.join(model.id for model in served)}",
+            param=param,
+            code="model_not_found",
         )
 
     def _ids(self, prompt: str | list[int]) -> tuple[int, ...]:

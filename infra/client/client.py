@@ -24,14 +24,20 @@ def open_client(
     `ConfigError` for a URL or version that cannot be served.
     """
     parts = urlsplit(url)
+    try:
+        port = parts.port or 443
+    except ValueError as error:
+        raise ConfigError(f"{url!r}: the port is not a number from 1 to 65535") from error
     if parts.scheme not in ("https", "http") or not parts.hostname:
         raise ConfigError(f"{url!r} is not a URL of a server, such as https://localhost:8443")
+    if parts.path not in ("", "/"):
+        raise ConfigError(f"{url!r} has a path; expected a server, such as https://localhost:8443")
     if http == "3":
         if parts.scheme != "https":
             raise ConfigError(f"HTTP/3 needs https, not {url!r}")
         return Http3Client(
             parts.hostname,
-            parts.port or 443,
+            port,
             ca_file=ca_file,
             server_name=server_name,
             connect_timeout_s=connect_timeout_s,

@@ -5,6 +5,7 @@ httpx has no HTTP/3, and the tests need to break off in every way that QUIC know
 """
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections import deque
@@ -25,6 +26,9 @@ from aioquic.quic.packet import QuicErrorCode
 from firstlight.infra.client.response import HeaderMap, Marks, Response, StreamResponse
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import ConfigError, PeerError
+
+# aioquic logs what ends a connection; here that is an error of ours to the caller, said once.
+logging.getLogger("quic").addHandler(logging.NullHandler())
 
 MIB = 1024 * 1024
 UNREAD_BYTES_MAX = 64 * MIB
@@ -173,7 +177,10 @@ class Http3Client:
                 return self._protocol
             await self._close_transport()
             loop = asyncio.get_running_loop()
-            infos = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_DGRAM)
+            try:
+                infos = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_DGRAM)
+            except OSError as error:
+                raise PeerError(f"{self.authority}: {error}") from error
             address = min(infos, key=lambda info: info[0] != socket.AF_INET)[4]
             quic = QuicConnection(configuration=self._configuration)
             # Connected, so that a closed port is an error at once and not a timeout.

@@ -87,7 +87,8 @@ class TcpClient:
                 if unread and self._http2 and self._open == 1:
                     await self._drop_connections()
         except httpx.HTTPError as error:
-            raise PeerError(f"{self._base_url}: {str(error) or type(error).__name__}") from error
+            reason = str(error) or f"the connection broke ({type(error).__name__})"
+            raise PeerError(f"{self._base_url}: {reason}") from error
         finally:
             self._open -= 1
 

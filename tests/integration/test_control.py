@@ -21,6 +21,7 @@ import pytest
 
 from firstlight.edge_node.control import EdgeControl
 from firstlight.edge_node.view import MeshMemory
+from firstlight.global_lb.control import EXPIRE_EVERY_S
 from firstlight.shared import rpc
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import ConfigError
@@ -34,6 +35,7 @@ _LB = """
 import sys
 from functools import partial
 from pathlib import Path
+from firstlight.global_lb.control import EXPIRE_EVERY_S
 from firstlight.global_lb.app import main
 from firstlight.global_lb.config import LbSettings
 from firstlight.shared import lifecycle
@@ -208,6 +210,7 @@ async def test_clients_are_told_where_the_edges_are_and_where_a_request_would_go
         route = (await client.get("/v1/route", params=query)).json()
         assert route["candidates"][0]["core"] == "c1"
         assert (await client.get("/readyz")).status_code == 200
+        await asyncio.sleep(2 * EXPIRE_EVERY_S)  # nodes are counted when leases are looked at
         metrics = (await client.get("/metrics")).text
         assert 'firstlight_mesh_nodes{role="core"} 1.0' in metrics
         for path, status, param in [

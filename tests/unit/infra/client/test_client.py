@@ -1,0 +1,20 @@
+"""Which URLs make a client of a server."""
+
+import pytest
+
+from firstlight.infra.client.client import open_client
+from firstlight.shared.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("https://localhost:99999", "the port is not a number from 1 to 65535"),
+        ("https://localhost:8443/v1", "has a path"),
+        ("localhost:8443", "is not a URL of a server"),
+        ("ftp://localhost", "is not a URL of a server"),
+    ],
+)
+def test_a_url_that_names_no_server_is_refused(url: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        open_client(url)
