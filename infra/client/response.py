@@ -73,6 +73,13 @@ class StreamResponse:
             self.marks.first_event_s = monotonic_s()
 
 
+async def read_whole(streaming: AbstractAsyncContextManager[StreamResponse]) -> Response:
+    """The answer of a stream, read to its end."""
+    async with streaming as response:
+        chunks = [chunk async for chunk in response.chunks()]
+    return Response(response.status, response.headers, b"".join(chunks), response.marks)
+
+
 class Client(Protocol):
     """One connection to one server, over any HTTP version.
 

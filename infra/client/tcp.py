@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import httpx
 
-from firstlight.infra.client.response import HeaderMap, Marks, Response, StreamResponse
+from firstlight.infra.client.response import HeaderMap, Marks, Response, StreamResponse, read_whole
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import ConfigError, PeerError
 
@@ -54,9 +54,7 @@ class TcpClient:
         self, method: str, path: str, headers: HeaderMap | None = None, body: bytes = b""
     ) -> Response:
         """A whole request and its whole answer."""
-        async with self.stream(method, path, headers, body) as response:
-            chunks = [chunk async for chunk in response.chunks()]
-        return Response(response.status, response.headers, b"".join(chunks), response.marks)
+        return await read_whole(self.stream(method, path, headers, body))
 
     @asynccontextmanager
     async def stream(
