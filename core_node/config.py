@@ -1,10 +1,9 @@
 """The settings of a core process: one section a part, each a frozen dataclass beside its code."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from firstlight.shared.blocks import BLOCK_TOKENS
 from firstlight.shared.config import Region, Seconds, Settings
 from firstlight.shared.engine.plan import EngineConfig
 from firstlight.shared.tls import TlsConfig
@@ -32,31 +31,6 @@ class DraftingSection:
     """What followed the last time that the text looked like this."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSection:
-    """Limits of the engine; `shared.engine.plan.EngineConfig` says what each means."""
-
-    blocks: int = 1024
-    """KV blocks of 16 tokens."""
-    context_max: int = 8192
-    """Tokens of a prompt and its answer; cut to the model's own, and to what the blocks hold."""
-    sequences_max: int = 16
-    waiting_max: int = 64
-    step_tokens_max: int = 512
-    prefill_chunk: int = 256
-    step_max_ms: float = 100.0
-    step_alone_max_ms: float = 250.0
-    hint_ids_max: int = 7
-    credit_timeout_s: float = 30.0
-    speculation: Literal["auto", "always", "off"] = "auto"
-
-    def limits(self, context_max: int) -> EngineConfig:
-        """The engine's own configuration, for a model of this context. Raises `ConfigError`."""
-        room = self.blocks * BLOCK_TOKENS
-        values = asdict(self) | {"context_max": min(self.context_max, context_max, room)}
-        return EngineConfig(**values)
-
-
 class CoreSettings(Settings):
     """Everything a core can be told."""
 
@@ -72,7 +46,7 @@ class CoreSettings(Settings):
     """host:port of the control address of each replica."""
     tls: TlsConfig = TlsConfig()
     model: ModelSection = ModelSection()
-    engine: EngineSection = EngineSection()
+    engine: EngineConfig = EngineConfig()
     drafting: DraftingSection = DraftingSection()
     drain_s: Seconds = 10.0
     """How long running requests may take after SIGTERM; then they go on at other cores."""

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import torch
 
 from firstlight.core_node.admission import Offer
-from firstlight.core_node.config import EngineSection, ModelSection
+from firstlight.core_node.config import ModelSection
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.load import load_model
+from firstlight.shared.engine.plan import EngineConfig
 from firstlight.shared.engine.runner import TorchRunner
 from firstlight.shared.model_files import default_model_path
 from firstlight.shared.text.tokenizer import load_tokenizer
@@ -33,7 +34,7 @@ class Loaded:
     """To be called first on the thread that will step the engine."""
 
 
-def load_engine(section: ModelSection, limits_wanted: EngineSection) -> Loaded:
+def load_engine(section: ModelSection, wanted: EngineConfig) -> Loaded:
     """Load the model and its tokenizer's identity, and run one request through it.
 
     Takes seconds; call it off the event loop. Raises `ConfigError`.
@@ -43,7 +44,7 @@ def load_engine(section: ModelSection, limits_wanted: EngineSection) -> Loaded:
         path, weights=section.weights, kernels=section.kernels, threads=section.threads
     )
     tokenizer = load_tokenizer(path)
-    limits = limits_wanted.limits(model.config.context_max)
+    limits = wanted.fitted(model.config.context_max)
     engine = Engine(TorchRunner(model, KvStorage(model.config, limits.blocks)), limits)
     offer = Offer(
         models=(section.name or model.name,),

@@ -195,7 +195,7 @@ def _line(item: Mapping[str, Any], path: Path | None, environment: Mapping[str, 
     elif item["type"] in ("missing", "missing_argument"):
         problem = "missing"
     else:
-        problem = f"{_short(item['input'])}: {item['msg']}"
+        problem = f"{_short(item['input'])}: {item['msg'].removeprefix('Value error, ')}"
     if _holds(environment, where):
         origin = f"environment variable {PREFIX}{'__'.join(where).upper()}"
     else:

@@ -54,8 +54,11 @@ class FirstlightError(Exception):
         self.retry_after_s = retry_after_s
 
 
-class ConfigError(FirstlightError):
-    """A process cannot start as configured: a wrong key, a port in use, a file that lies."""
+class ConfigError(FirstlightError, ValueError):
+    """A process cannot start as configured: a wrong key, a port in use, a file that lies.
+
+    A `ValueError` too, so that a section which refuses its own values is named with its path.
+    """
 
     grpc_code = "FAILED_PRECONDITION"
 

@@ -1,9 +1,10 @@
 """What goes from the scheduler to a runner and back: the whole of a step, as values."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from firstlight.shared.blocks import BLOCK_TOKENS
 from firstlight.shared.engine.sampler import Sampled
 from firstlight.shared.errors import ConfigError, FirstlightError
 from firstlight.shared.sampling import Draw
@@ -14,10 +15,10 @@ from firstlight.shared.types import FinishReason, HintCount, TokenLogprobs
 class EngineConfig:
     """Limits of one engine. Everything in it is bounded by one of these."""
 
-    blocks: int
+    blocks: int = 1024
     """KV blocks of 16 tokens in the pool."""
-    context_max: int
-    """Tokens of one sequence, prompt and answer."""
+    context_max: int = 8192
+    """Tokens of one sequence, prompt and answer; a core cuts it to what its model can hold."""
     sequences_max: int = 16
     """Sequences that hold KV at the same time."""
     waiting_max: int = 64
@@ -51,6 +52,11 @@ class EngineConfig:
                 f"step_tokens_max is {self.step_tokens_max}, not above sequences_max "
                 f"({self.sequences_max}): every running sequence takes a token a step"
             )
+
+    def fitted(self, context_max: int) -> "EngineConfig":
+        """The same for a model of this context: no more than it, or than the blocks hold."""
+        room = self.blocks * BLOCK_TOKENS
+        return replace(self, context_max=min(self.context_max, context_max, room))
 
 
 @dataclass(frozen=True, slots=True)

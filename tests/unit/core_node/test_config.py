@@ -1,11 +1,10 @@
 """The settings of a core."""
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from firstlight.core_node.config import CoreSettings, EngineSection
+from firstlight.core_node.config import CoreSettings
 from firstlight.shared.config import load_settings, print_settings
 from firstlight.shared.engine.plan import EngineConfig
 from firstlight.shared.errors import ConfigError
@@ -23,7 +22,7 @@ def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
 
 def test_a_section_may_name_some_keys_only(tmp_path: Path) -> None:
     settings = load(tmp_path, "engine: {blocks: 64, speculation: 'off'}\nmodel: {threads: 2}\n")
-    assert settings.engine == EngineSection(blocks=64, speculation="off")
+    assert settings.engine == EngineConfig(blocks=64, speculation="off")
     assert settings.model.threads == 2
 
 
@@ -46,31 +45,29 @@ def test_a_wrong_key_or_value_is_named(tmp_path: Path, text: str, words: str) ->
         load(tmp_path, text)
 
 
-def test_limits_not_set_are_those_of_the_engine() -> None:
-    known = {field.name: field.default for field in fields(EngineConfig)}
-    for field in fields(EngineSection):
-        if field.name not in {"blocks", "context_max"}:
-            assert field.default == known[field.name], field.name
-
-
 def test_the_context_is_cut_to_the_models() -> None:
-    assert EngineSection(context_max=8192).limits(2048).context_max == 2048
-    assert EngineSection(context_max=1024).limits(2048).context_max == 1024
+    assert EngineConfig(context_max=8192).fitted(2048).context_max == 2048
+    assert EngineConfig(context_max=1024).fitted(2048).context_max == 1024
 
 
 def test_the_context_is_cut_to_what_the_blocks_hold() -> None:
-    assert EngineSection(blocks=10).limits(2048).context_max == 160
-
-
-def test_limits_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(ConfigError, match="blocks is 0"):
-        EngineSection(blocks=0).limits(2048)
+    assert EngineConfig(blocks=10).fitted(2048).context_max == 160
 
 
 @pytest.mark.parametrize("name", ["step_max_ms", "step_alone_max_ms", "credit_timeout_s"])
-def test_a_time_limit_that_is_none_is_named(name: str) -> None:
-    with pytest.raises(ConfigError, match=name):
-        EngineSection(**{name: -1.0}).limits(2048)
+def test_a_limit_of_the_engine_that_is_none_is_named_with_its_section(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^engine: .*{name} is -1.0, not above 0"):
+        load(tmp_path, f"engine: {{{name}: -1}}")
+
+
+def test_a_section_that_refuses_its_values_hides_no_other_mistake(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, "engine: {blocks: 0}\nport: 1")
+    first, second = caught.value.message.splitlines()
+    assert first.startswith("engine: {'blocks': 0}: blocks is 0, not at least 1 (")
+    assert second.startswith("port: unknown key")
 
 
 @pytest.mark.parametrize("text", ["drain_s: -1", "drain_s: .nan", "region: ''"])
