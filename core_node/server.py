@@ -32,15 +32,13 @@ from firstlight.shared.proto.convert import (
     to_load,
     to_node,
 )
-from firstlight.shared.stream import CHAIN_BYTES
+from firstlight.shared.stream import CHAIN_BYTES, CREDIT_TOKENS
 from firstlight.shared.types import Done, Failed, Load, NodeInfo, Role
 
 log = logging.getLogger(__name__)
 
 LOAD_S = 0.25
 """A frame with the load goes out at least this often."""
-CREDIT_TOKENS = 512
-"""Ids after the prompt that a new assignment may have before the edge grants more."""
 LINKS_MAX = 256
 LAST_WRITE_S = 0.5
 """How long a write under way may take when its link ends."""

@@ -14,7 +14,7 @@ from firstlight.edge_node.answer import ChoiceStats, Event, TokenText, TtftParts
 from firstlight.shared.blocks import block_hashes, root_hash
 from firstlight.shared.errors import PeerError, RequestError
 from firstlight.shared.retry import Attempts, Decision, RetryBudget
-from firstlight.shared.stream import TokenStream, ending
+from firstlight.shared.stream import CREDIT_TOKENS, TokenStream, ending
 from firstlight.shared.text.detokenizer import Detokenizer
 from firstlight.shared.types import (
     Commit,
@@ -26,8 +26,6 @@ from firstlight.shared.types import (
     TokenLogprobs,
 )
 
-CREDIT_TOKENS = 512
-"""How far a core may commit beyond what the client has taken."""
 CREDIT_STEP_TOKENS = 64
 """Credit is renewed in steps of this, not for each id."""
 

@@ -16,6 +16,9 @@ from firstlight.shared.errors import PeerError
 from firstlight.shared.types import Commit, FinishReason
 
 CHAIN_BYTES = 8
+CREDIT_TOKENS = 512
+"""How far a core may commit beyond what the client has taken: a new assignment starts with the
+prompt and this, on both ends of the link."""
 
 
 def chain_of(ids: Sequence[int]) -> bytes:

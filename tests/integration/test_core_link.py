@@ -10,12 +10,11 @@ import pytest
 from core_bed import PROMPT, Core, Edge, opened, opening, serve
 
 from firstlight.core_node.backends.backend import Batch, Failure
-from firstlight.core_node.server import CREDIT_TOKENS
 from firstlight.shared import rpc
 from firstlight.shared.errors import DeadlineError, PeerError
 from firstlight.shared.proto import core_pb2, core_pb2_grpc
 from firstlight.shared.proto.convert import from_commits, to_hint
-from firstlight.shared.stream import TokenStream
+from firstlight.shared.stream import CREDIT_TOKENS, TokenStream
 from firstlight.shared.tls import ensure_ca, issue
 from firstlight.shared.types import Done, Hint, HintCount, Role
 

@@ -16,7 +16,6 @@ from firstlight.core_node.backends.native import NativeBackend
 from firstlight.core_node.meter import Meter
 from firstlight.core_node.server import LinkServer
 from firstlight.edge_node.answer import Ask, ChoiceStats
-from firstlight.edge_node.choice import CREDIT_TOKENS
 from firstlight.edge_node.pipeline import Pipeline
 from firstlight.edge_node.route import CoreRouter
 from firstlight.edge_node.upstream.pool import LinkPool
@@ -25,6 +24,7 @@ from firstlight.shared import rpc
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.errors import CapacityError, FirstlightError, RequestError
+from firstlight.shared.stream import CREDIT_TOKENS
 from firstlight.shared.tls import NodeFiles, ensure_ca, issue
 from firstlight.shared.types import FinishReason, MeshView, NodeInfo, Report, Role, Sampling
 

@@ -5,10 +5,10 @@ from random import Random
 import doubles
 import pytest
 
-from firstlight.edge_node.choice import CREDIT_STEP_TOKENS, CREDIT_TOKENS, Assignment, Choice
+from firstlight.edge_node.choice import CREDIT_STEP_TOKENS, Assignment, Choice
 from firstlight.shared.errors import PeerError, RequestError
 from firstlight.shared.retry import RetryBudget, Why
-from firstlight.shared.stream import TokenStream
+from firstlight.shared.stream import CREDIT_TOKENS, TokenStream
 from firstlight.shared.types import (
     Commit,
     Done,
