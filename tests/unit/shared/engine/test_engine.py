@@ -316,6 +316,28 @@ def test_a_runner_that_raises_is_no_requests_fault_and_goes_up():
         core.step(0.0)
 
 
+def test_a_block_whose_last_token_is_not_computed_is_never_shared():
+    core, _ = engine()
+    core.add(request("a", tuple(range(15)), max_tokens=9), epoch=1, credit=FAR, now=0.0)
+    (first,) = core.step(0.0).outcomes
+    core.cancel("a")
+    prompt = (*range(15), *first.ids, 90, 91)
+    core.add(request("b", prompt, max_tokens=2), epoch=1, credit=FAR, now=0.0)
+    assert core.step(0.0).outcomes[0].cached_tokens == 0
+
+
+def test_blocks_that_only_refused_drafts_needed_are_given_back():
+    asked = request("a", tuple(range(15)), max_tokens=9)
+    truth = alone(asked)
+    core, _ = engine(speculation="always")
+    core.add(asked, epoch=1, credit=FAR, now=0.0)
+    wrong = tuple((token + 1) % VOCAB for token in truth[:4])
+    core.candidate("a", 15, wrong, ("s",) * 4)
+    (outcome,) = core.step(0.0).outcomes
+    assert outcome.verified[0][1].verified == 4
+    assert core.blocks.used == 1
+
+
 def test_the_first_outcome_alone_tells_cached_tokens_and_times():
     core, _ = engine()
     core.add(request(), epoch=1, credit=FAR, now=1.0)
