@@ -395,6 +395,8 @@ def _marked_object(
 def _marked(value: object, spelled: Sequence[str], mark: str) -> object:
     """The same value with every control token in its texts cut after the first character."""
     if isinstance(value, str):
+        if not any(first in value for first in {token[0] for token in spelled}):
+            return value
         for token in spelled:
             value = value.replace(token, token[0] + mark + token[1:])
         ends = [
