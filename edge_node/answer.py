@@ -1,6 +1,6 @@
 """What the API asks of the mesh and what comes back: values between `openai` and `pipeline`."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -9,15 +9,18 @@ from firstlight.shared.types import FinishReason, HintCount, Priority, Sampling,
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One API request, parsed, checked and tokenized: `n` answers to one prompt."""
+    """One API request, parsed, checked and tokenized: `n` choices to each of its prompts."""
 
     tenant: str
     model: str
-    prompt: tuple[int, ...]
+    prompts: tuple[tuple[int, ...], ...]
     sampling: Sampling
     seed: int
     """uint64; drawn by the edge if the client gave none."""
     max_tokens: int
+    """Of each choice; fewer where the context has no room for them behind the prompt."""
+    context_max: int
+    """Tokens of a prompt and its answer together."""
     n: int = 1
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
@@ -100,21 +103,27 @@ class ChoiceStats:
 
 
 class Answer(Protocol):
-    """`n` choices on their way. Closing it early cancels what still runs on the cores."""
+    """The choices of one ask, prompt by prompt, on their way.
 
-    prompt_tokens: int
+    Closing it early cancels what still runs on the cores.
+    """
+
     streams: tuple[str, ...]
     """An unguessable id a choice."""
 
-    def events(self) -> AsyncIterator[Event]:
-        """Events of all choices, interleaved; raises `FirstlightError` if it cannot go on."""
+    async def take(self) -> list[Event]:
+        """What came since the last call, waiting for something; nothing once all has ended.
+
+        To call it again says that the client has what the last call gave. A call that is cancelled
+        loses nothing. Raises `FirstlightError` if the answer cannot go on.
+        """
         ...
 
     def stats(self, index: int) -> ChoiceStats:
         """Final once the choice has ended; what is known so far before."""
         ...
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Cancel what runs and free it; harmless when all ended."""
         ...
 
@@ -125,6 +134,6 @@ class AnswerSource(Protocol):
     edge: str
     region: str
 
-    async def open(self, ask: Ask) -> Answer:
-        """Route and admit. Raises before anything is sent to the client: that is an HTTP error."""
+    def open(self, ask: Ask) -> Answer:
+        """Route and send off. Raises before anything is sent to the client: an HTTP error."""
         ...

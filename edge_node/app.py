@@ -24,7 +24,7 @@ from firstlight.edge_node.view import MeshMemory
 from firstlight.shared import lifecycle, rpc, telemetry
 from firstlight.shared.config import state_dir
 from firstlight.shared.model_files import default_model_path
-from firstlight.shared.text.chat import ChatTemplate, encode_chat, load_chat_template
+from firstlight.shared.text.chat import ChatEncoder, load_chat_template
 from firstlight.shared.text.tokenizer import Tokenizer, load_tokenizer
 from firstlight.shared.tls import front_files, node_files
 from firstlight.shared.types import NodeInfo, Role
@@ -38,7 +38,7 @@ async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
     names = _names(settings, host)
     files = node_files(settings.tls, Role.EDGE, settings.node, names, default_directory=directory)
     salt = salt_key(settings.keys.salt_file, default=directory / "salt.key")
-    tokenizer, template = await asyncio.to_thread(_load_text, settings.tokenizer.path)
+    tokenizer, encode_chat = await asyncio.to_thread(_load_text, settings.tokenizer.path)
     memory, rng = MeshMemory(), SystemRandom()
     pool = LinkPool(memory, partial(rpc.channel, files=files, peer_role=Role.CORE), rng)
     router = CoreRouter(pool, region=settings.region, tokenizer_hash=tokenizer.hash, rng=rng)
@@ -56,7 +56,7 @@ async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
     app = create_app(
         pipeline,
         tokenizer,
-        lambda messages: encode_chat(template, messages, tokenizer),
+        encode_chat,
         router.models,
         tenants,
         not_ready=lambda: None if router.models() else "no core is linked yet",
@@ -89,9 +89,10 @@ async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
         await fronts.stop()
 
 
-def _load_text(path: Path | None) -> tuple[Tokenizer, ChatTemplate]:
+def _load_text(path: Path | None) -> tuple[Tokenizer, ChatEncoder]:
     source = path or default_model_path()
-    return load_tokenizer(source), load_chat_template(source)
+    tokenizer = load_tokenizer(source)
+    return tokenizer, ChatEncoder(load_chat_template(source), tokenizer)
 
 
 def _names(settings: EdgeSettings, host: str) -> Sequence[str]:

@@ -10,7 +10,7 @@ id does to an answer by `choice`, what to draft by `draft`. Here they meet the l
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from random import Random
 
 from firstlight.edge_node import meter
@@ -66,28 +66,31 @@ class Pipeline:
         self.rng = rng
         self.retries = RetryBudget(monotonic_s())
 
-    async def open(self, ask: Ask) -> "MeshAnswer":
+    def open(self, ask: Ask) -> "MeshAnswer":
         """Route every choice of `ask`, and send it off. Raises `CapacityError`."""
-        answer = MeshAnswer(self, ask, [self._request(ask, index) for index in range(ask.n)])
+        requests = [
+            self._request(ask, prompt, choice) for prompt in ask.prompts for choice in range(ask.n)
+        ]
+        answer = MeshAnswer(self, ask, requests)
         self.retries.request(monotonic_s())
         try:
             answer.start()
         except BaseException:
-            await answer.close()
+            answer.close()
             raise
         return answer
 
-    def _request(self, ask: Ask, index: int) -> Request:
+    def _request(self, ask: Ask, prompt: tuple[int, ...], choice: int) -> Request:
         return Request(
             id=secrets.token_hex(16),
             model=ask.model,
             tokenizer_hash=self._tokenizer_hash,
             salt=tenant_salt(self._salt_key, tenant=ask.tenant),
-            prompt=ask.prompt,
+            prompt=prompt,
             sampling=ask.sampling,
             seed=ask.seed,
-            choice=index,
-            max_tokens=ask.max_tokens,
+            choice=choice,
+            max_tokens=min(ask.max_tokens, ask.context_max - len(prompt)),
             eos_ids=frozenset() if ask.ignore_eos else self._eos_ids,
             priority=ask.priority,
             budget_s=ask.budget_s,
@@ -102,11 +105,15 @@ class MeshAnswer:
     """
 
     def __init__(self, pipeline: Pipeline, ask: Ask, requests: list[Request]) -> None:
-        self.prompt_tokens = len(ask.prompt)
         self.streams = tuple(request.id for request in requests)
         self._pipeline = pipeline
-        self._flights = [Flight(self, pipeline, ask, request) for request in requests]
+        self._flights = [
+            Flight(self, pipeline, ask, request, index) for index, request in enumerate(requests)
+        ]
+        self._running = len(requests)
         self._waiting: list[Event] = []
+        self._handed: list[Event] = []
+        """What the latest `take` gave; the next one says that the client has it."""
         self._error: FirstlightError | None = None
         self._wake = asyncio.Event()
 
@@ -116,36 +123,32 @@ class MeshAnswer:
         for flight in self._flights:
             flight.depart()
 
-    async def events(self) -> AsyncIterator[Event]:
-        """Events of all choices, in the order in which they came."""
-        open_choices = len(self._flights)
-        while open_choices:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._waiting:
-                event = self._waiting.pop(0)
-                yield event
-                self._flights[event.index].taken(event)
-                open_choices -= event.finish is not None
-            if self._error is not None and open_choices:
+    async def take(self) -> list[Event]:
+        """Events of all choices, in the order in which they came; nothing after the last."""
+        for event in self._handed:
+            self._flights[event.index].taken(event)
+        self._handed = []
+        while not self._waiting and self._running:
+            if self._error is not None:
                 raise self._error
+            self._wake.clear()
+            await self._wake.wait()
+        self._handed, self._waiting = self._waiting, []
+        self._running -= sum(event.finish is not None for event in self._handed)
+        return self._handed
 
     def stats(self, index: int) -> ChoiceStats:
         """How choice `index` was served, so far."""
         return self._flights[index].choice.stats
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Cancel what still runs."""
         self._pipeline.answers.discard(self)
         for flight in self._flights:
             flight.land()
 
     def push(self, event: Event) -> None:
-        """From a flight: something for the client. Merges with what waits of the same choice."""
-        last = self._waiting[-1] if self._waiting else None
-        if last is not None and last.index == event.index and last.finish is None:
-            event = last.merged(event)
-            self._waiting.pop()
+        """From a flight: something for the client."""
         self._waiting.append(event)
         self._wake.set()
 
@@ -158,10 +161,12 @@ class MeshAnswer:
 class Flight:
     """One choice on the links: receives what cores say of it, and moves it when a core is lost."""
 
-    def __init__(self, answer: MeshAnswer, pipeline: Pipeline, ask: Ask, request: Request) -> None:
+    def __init__(
+        self, answer: MeshAnswer, pipeline: Pipeline, ask: Ask, request: Request, index: int
+    ) -> None:
         self.choice = Choice(
             request,
-            index=request.choice,
+            index=index,
             stop=ask.stop,
             token_bytes=pipeline.token_bytes,
             received_s=ask.received_s,

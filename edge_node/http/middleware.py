@@ -125,8 +125,12 @@ class BodyLimit:
         await self._app(scope, counted, answer)
 
 
+class Stalled(OSError):
+    """The client is there and takes nothing."""
+
+
 class StallLimit:
-    """Tells the application that its client is gone when one `send` waits for too long."""
+    """Breaks off a `send` that waits for too long, with `Stalled`, and ends the request."""
 
     def __init__(self, app: AsgiApp, stall_timeout_s: float) -> None:
         self._app = app
@@ -134,31 +138,21 @@ class StallLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
-        stalled = asyncio.Event()
-
-        async def watched() -> MutableMapping[str, Any]:
-            if stalled.is_set():
-                return dict(DISCONNECT)
-            reading = asyncio.ensure_future(receive())
-            giving_up = asyncio.ensure_future(stalled.wait())
-            try:
-                await asyncio.wait((reading, giving_up), return_when=asyncio.FIRST_COMPLETED)
-                return await reading if reading.done() else dict(DISCONNECT)
-            finally:
-                reading.cancel()
-                giving_up.cancel()
+        stalled = False
 
         async def bounded(message: MutableMapping[str, Any]) -> None:
-            if stalled.is_set():
-                await asyncio.sleep(0)  # an application that sends on must not keep the loop
-                return
+            nonlocal stalled
+            if stalled:
+                raise Stalled("the client took nothing")
             try:
                 async with asyncio.timeout(self._stall_timeout_s):
                     await send(message)
             except TimeoutError:
-                stalled.set()
+                stalled = True
+                raise Stalled(f"the client took nothing for {self._stall_timeout_s} s") from None
 
-        await self._app(scope, watched, bounded)
+        with contextlib.suppress(Stalled):
+            await self._app(scope, receive, bounded)
 
 
 async def _discard(receive: Receive) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
-from firstlight.edge_node.answer import ChoiceStats, Event, TokenText
+from firstlight.edge_node.answer import Ask, ChoiceStats, Event, TokenText
 from firstlight.shared.types import FinishReason
 
 Object = dict[str, object]
@@ -208,12 +208,12 @@ class _CharCount:
         return begin
 
 
-def usage(prompts: Sequence[tuple[int, Sequence[ChoiceStats]]]) -> Object:
-    """Token counts. `prompts`: (prompt tokens, statistics of its choices) each."""
-    prompt = sum(tokens for tokens, _ in prompts)
-    completion = sum(stats.completion_tokens for _, choices in prompts for stats in choices)
+def usage(ask: Ask, choices: Sequence[ChoiceStats]) -> Object:
+    """Token counts. `choices`: statistics of each, prompt by prompt."""
+    prompt = sum(len(ids) for ids in ask.prompts)
+    completion = sum(stats.completion_tokens for stats in choices)
     # A prompt counts once, so its first choice says what of it was cached before the request.
-    cached = sum(choices[0].cached_tokens for _, choices in prompts)
+    cached = sum(stats.cached_tokens for stats in choices[:: ask.n])
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,

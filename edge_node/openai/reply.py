@@ -9,7 +9,7 @@ sent.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +19,6 @@ from starlette.types import Receive, Scope, Send
 
 from firstlight.edge_node.answer import Answer, AnswerSource, Ask, Event
 from firstlight.edge_node.openai.errors import error_body, error_headers
-from firstlight.edge_node.openai.feed import Feed, close_all
 from firstlight.edge_node.openai.objects import Dialect, Origin, Served, Whole, body, usage
 from firstlight.edge_node.openai.sse import HEADERS, KEEP_ALIVE, StreamWriter, error_line
 from firstlight.shared.errors import FirstlightError, PeerError
@@ -35,8 +34,6 @@ class Pace:
     """After this a stream's headers go out, whether or not anything came."""
     keep_alive_s: float = 10.0
     """Silence before a keep-alive; clients and what stands between give up after 15 and more."""
-    merge_max: int = 32
-    """Events that are ready together in one write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +41,7 @@ class Call:
     """Everything known before the mesh is asked."""
 
     source: AnswerSource
-    asks: tuple[Ask, ...]
-    """One a prompt."""
+    ask: Ask
     dialect: Dialect
     origin: Origin
     stream: bool
@@ -65,25 +61,12 @@ class Reply(Response):
         # Not Response's __init__: headers and body do not exist before the first event.
         self.status_code, self.background = 200, None
         self._call = call
-        self._answers: list[Answer] = []
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve until the answer ends or the client goes, whichever is first."""
-        work = asyncio.ensure_future(self._serve(scope, receive, send))
-        gone = asyncio.ensure_future(_disconnected(receive))
         try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            gone.cancel()
-            work.cancel()  # does nothing to work that is done
-            await asyncio.gather(work, gone, return_exceptions=True)
-        if not work.cancelled():
-            work.result()
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await self._answer(send)
+            await self._answer(receive, send)
         except OSError:
             return  # the connection broke under `send`: the client went away
         except FirstlightError as error:
@@ -99,57 +82,52 @@ class Reply(Response):
             else:
                 await error_response(failed)(scope, receive, send)
 
-    async def _answer(self, send: Send) -> None:
-        self._answers = await _open_all(self._call.source, self._call.asks)
-        feed = Feed(self._answers, merge_max=self._call.pace.merge_max)
+    async def _answer(self, receive: Receive, send: Send) -> None:
+        answer = self._call.source.open(self._call.ask)  # on its way before anything else is made
+        tell = self._tell if self._call.stream else self._tell_at_once
         try:
-            if self._call.stream:
-                await self._tell(feed, send)
-            else:
-                await self._tell_at_once(feed, send)
+            await _while_there(receive, tell(answer, send))
         finally:
-            await feed.close()
+            answer.close()
 
-    async def _tell(self, feed: Feed, send: Send) -> None:
+    async def _tell(self, answer: Answer, send: Send) -> None:
         """Events as they come."""
-        pace, choices = self._call.pace, self._choices
+        choices = _choices(answer)
         writer = StreamWriter(
             self._call.dialect,
             self._call.origin,
             choices,
             include_usage=self._call.include_usage,
         )
-        told: set[int] = set()
-        wait_s = pace.first_event_wait_s
-        # A choice's first token does not wait for company.
-        while (events := await feed.take(wait_s, merge=len(told) == len(choices))) is not None:
-            wait_s = pace.keep_alive_s
-            told.update(event.index for event in events)
-            chunk = writer.chunks(events) if events else KEEP_ALIVE
+        wait_s = self._call.pace.first_event_wait_s
+        while (events := await _take(answer, wait_s)) != []:
+            wait_s = self._call.pace.keep_alive_s
+            chunk = KEEP_ALIVE if events is None else writer.chunks(events)
             if not self._started:
-                await self._start(send, HEADERS)
+                await self._start(send, choices[0], HEADERS)
             if chunk:
-                await _send_more(send, chunk)
-        end = writer.end(self._usage())
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        end = writer.end(self._usage(choices))
         await send({"type": "http.response.body", "body": end, "more_body": False})
 
-    async def _tell_at_once(self, feed: Feed, send: Send) -> None:
+    async def _tell_at_once(self, answer: Answer, send: Send) -> None:
         """One body, when all is known."""
-        wholes = [Whole() for _ in self._choices]
-        while (events := await feed.take()) is not None:
+        choices = _choices(answer)
+        wholes = [Whole() for _ in choices]
+        while events := await answer.take():
             for event in events:
                 _add(wholes, event)
         open_ends = [i for i, whole in enumerate(wholes) if whole.finish is None]
         if open_ends:
             raise PeerError(f"the answer broke off: no ending for choice {open_ends[0]}")
-        choices = list(zip(self._choices, wholes, strict=True))
-        text = to_json(body(self._call.dialect, self._call.origin, choices, self._usage()))
+        told = list(zip(choices, wholes, strict=True))
+        text = to_json(body(self._call.dialect, self._call.origin, told, self._usage(choices)))
         headers = {"content-type": "application/json", "content-length": str(len(text))}
-        await self._start(send, headers)
+        await self._start(send, choices[0], headers)
         await send({"type": "http.response.body", "body": text, "more_body": False})
 
-    async def _start(self, send: Send, headers: dict[str, str]) -> None:
-        stats = self._choices[0].stats()
+    async def _start(self, send: Send, first: Served, headers: dict[str, str]) -> None:
+        stats = first.stats()
         known = {
             "x-firstlight-edge": self._call.origin.edge,
             "x-firstlight-core": stats.core,
@@ -160,21 +138,12 @@ class Reply(Response):
         self._started = True
         await send({"type": "http.response.start", "status": 200, "headers": raw})
 
-    @property
-    def _choices(self) -> list[Served]:
-        return [
-            Served(stream, partial(answer.stats, index))
-            for answer in self._answers
-            for index, stream in enumerate(answer.streams)
-        ]
+    def _usage(self, choices: Sequence[Served]) -> dict[str, object]:
+        return usage(self._call.ask, [served.stats() for served in choices])
 
-    def _usage(self) -> dict[str, object]:
-        return usage(
-            [
-                (answer.prompt_tokens, [answer.stats(i) for i in range(len(answer.streams))])
-                for answer in self._answers
-            ]
-        )
+
+def _choices(answer: Answer) -> list[Served]:
+    return [Served(stream, partial(answer.stats, i)) for i, stream in enumerate(answer.streams)]
 
 
 def _add(wholes: Sequence[Whole], event: Event) -> None:
@@ -183,21 +152,27 @@ def _add(wholes: Sequence[Whole], event: Event) -> None:
     wholes[event.index].add(event)
 
 
-async def _open_all(source: AnswerSource, asks: Sequence[Ask]) -> list[Answer]:
-    """One answer an ask, or none: what was opened is closed when another is refused."""
-    opening = [asyncio.ensure_future(source.open(ask)) for ask in asks]
+async def _take(answer: Answer, wait_s: float) -> list[Event] | None:
+    """`answer.take()`, or None if nothing came within `wait_s`."""
     try:
-        return list(await asyncio.gather(*opening))
-    except BaseException:
-        for one in opening:
-            one.cancel()
-        results = await asyncio.gather(*opening, return_exceptions=True)
-        await close_all([r for r in results if not isinstance(r, BaseException)])
-        raise
+        async with asyncio.timeout(wait_s):
+            return await answer.take()
+    except TimeoutError:
+        return None
 
 
-async def _send_more(send: Send, chunk: bytes) -> None:
-    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+async def _while_there(receive: Receive, telling: Coroutine[None, None, None]) -> None:
+    """Do this until it is done, or the client has gone. Raises what it raised."""
+    work = asyncio.ensure_future(telling)
+    gone = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        work.cancel()  # does nothing to work that is done
+        await asyncio.gather(work, gone, return_exceptions=True)
+    if not work.cancelled():
+        work.result()
 
 
 async def _disconnected(receive: Receive) -> None:

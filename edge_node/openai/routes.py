@@ -2,7 +2,7 @@
 
     bytes ─► schema ─► Ask (tokenized, checked against the model) ─► Reply ─► sse | one body
 
-Bodies are read and checked here, not by FastAPI, so that every error has OpenAI's shape.
+Bodies are read and checked here, so that every error has OpenAI's shape.
 """
 
 import asyncio
@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.middleware import Middleware
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from firstlight.edge_node.answer import AnswerSource, Ask
 from firstlight.edge_node.middleware import MARKS, Access, AccessCounts, EdgeMiddleware, Marks
@@ -208,30 +209,26 @@ class Api:
         marks: Marks = request.scope[MARKS]
         options = body.firstlight
         seed = self._entropy.getrandbits(_SEED_BITS) if body.seed is None else body.seed
-        sampling = sampling_of(body, self._tokenizer.vocab)
-        asks = []
         for ids, param in prompts:
             self._check_prompt(ids, param, model)
-            room = model.context_max - len(ids)
-            asks.append(
-                Ask(
-                    tenant=tenant,
-                    model=model.id,
-                    prompt=ids,
-                    sampling=sampling,
-                    seed=seed % (1 << 64),
-                    max_tokens=room if wanted is None else min(wanted, room),
-                    n=body.n or 1,
-                    stop=body.stops,
-                    ignore_eos=bool(options and options.ignore_eos),
-                    hints=not (options and options.hints == "off"),
-                    priority=PRIORITIES[options.priority]
-                    if options and options.priority
-                    else Priority.INTERACTIVE,
-                    budget_s=self._limits.budget_s,
-                    received_s=marks.received_s,
-                )
-            )
+        ask = Ask(
+            tenant=tenant,
+            model=model.id,
+            prompts=tuple(ids for ids, _ in prompts),
+            sampling=sampling_of(body, self._tokenizer.vocab),
+            seed=seed % (1 << 64),
+            max_tokens=model.context_max if wanted is None else wanted,
+            context_max=model.context_max,
+            n=body.n or 1,
+            stop=body.stops,
+            ignore_eos=bool(options and options.ignore_eos),
+            hints=not (options and options.hints == "off"),
+            priority=PRIORITIES[options.priority]
+            if options and options.priority
+            else Priority.INTERACTIVE,
+            budget_s=self._limits.budget_s,
+            received_s=marks.received_s,
+        )
         origin = Origin(
             id=f"{dialect.id_prefix}{self._entropy.getrandbits(128):032x}",
             model=model.id,
@@ -244,7 +241,7 @@ class Api:
         return Reply(
             Call(
                 self._source,
-                tuple(asks),
+                ask,
                 dialect,
                 origin,
                 stream=bool(body.stream),
@@ -283,7 +280,7 @@ def create_app(
     counts: AccessCounts | None = None,
     on_access: Callable[[Access], None] | None = None,
     entropy: random.Random | None = None,
-) -> FastAPI:
+) -> Starlette:
     """The app for both listeners.
 
     `not_ready` says why this node should get no requests now, or None. `metrics` gives Prometheus'
@@ -298,53 +295,57 @@ def create_app(
         limits or ApiLimits(),
         entropy or random.SystemRandom(),
     )
-    app = FastAPI(title="Firstlight", openapi_url=None, redirect_slashes=False)
-    app.add_api_route("/v1/chat/completions", api.chat, methods=["POST"])
-    app.add_api_route("/v1/completions", api.completions, methods=["POST"])
-    app.add_api_route("/v1/models", api.list_models, methods=["GET"])
-    app.add_api_route("/v1/models/{model:path}", api.get_model, methods=["GET"])
-    _add_operations(app, not_ready, metrics)
-    app.add_exception_handler(FirstlightError, _on_error)
-    app.add_exception_handler(HTTPException, _on_error)
-    app.add_exception_handler(RequestValidationError, _on_error)
-    app.add_middleware(EdgeMiddleware, counts=counts or AccessCounts(), on_access=on_access)
+    routes = [
+        Route("/v1/chat/completions", api.chat, methods=["POST"]),
+        Route("/v1/completions", api.completions, methods=["POST"]),
+        Route("/v1/models", api.list_models, methods=["GET"]),
+        Route("/v1/models/{model:path}", api.get_model, methods=["GET"]),
+        *_operations(not_ready, metrics),
+    ]
+    app = Starlette(
+        routes=routes,
+        middleware=[
+            Middleware(EdgeMiddleware, counts=counts or AccessCounts(), on_access=on_access)
+        ],
+        exception_handlers={FirstlightError: _on_error, HTTPException: _on_error},
+    )
+    app.router.redirect_slashes = False
     return app
 
 
-def _add_operations(
-    app: FastAPI, not_ready: Callable[[], str | None], metrics: Callable[[], bytes] | None
-) -> None:
-    async def livez() -> Response:
+def _operations(
+    not_ready: Callable[[], str | None], metrics: Callable[[], bytes] | None
+) -> list[Route]:
+    async def livez(_: Request) -> Response:
         return JSONResponse({"status": "alive"})
 
-    async def readyz() -> Response:
+    async def readyz(_: Request) -> Response:
         reason = not_ready()
         status = (
             {"status": "ready"} if reason is None else {"status": "not ready", "reason": reason}
         )
         return JSONResponse(status, 200 if reason is None else 503)
 
-    app.add_api_route("/livez", livez, methods=["GET"])
-    app.add_api_route("/readyz", readyz, methods=["GET"])
+    routes = [Route("/livez", livez, methods=["GET"]), Route("/readyz", readyz, methods=["GET"])]
     if metrics is not None:
         expose = metrics
 
-        async def exposition() -> Response:
+        async def exposition(_: Request) -> Response:
             return Response(expose(), media_type=_METRICS_TYPE)
 
-        app.add_api_route("/metrics", exposition, methods=["GET"])
+        routes.append(Route("/metrics", exposition, methods=["GET"]))
+    return routes
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
     """Every error that a handler or the router raised, in OpenAI's shape."""
     if isinstance(error, FirstlightError):
         return error_response(error)
-    if isinstance(error, HTTPException):
-        told = http_error(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
-        response = error_response(told)
-        response.headers.update(error.headers or {})
-        return response
-    return error_response(http_error(400, str(error)))
+    assert isinstance(error, HTTPException), error
+    told = http_error(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+    response = error_response(told)
+    response.headers.update(error.headers or {})
+    return response
 
 
 async def _read(request: Request, bytes_max: int) -> bytes:
@@ -357,18 +358,17 @@ async def _read(request: Request, bytes_max: int) -> bytes:
     chunks, size = [], int(told) if told.isascii() and told.isdigit() and len(told) < 20 else 0
     bytes_read_max = _DISCARDED_SHARE_MAX * bytes_max
     if size <= bytes_read_max:
-        size = 0
-        try:
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size <= bytes_max:
-                    chunks.append(chunk)
-                else:
-                    chunks.clear()
-                if size > bytes_read_max:
-                    break
-        except ClientDisconnect:
-            raise Cancelled("the client went away before its request was here") from None
+        size, more = 0, True
+        while more and size <= bytes_read_max:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise Cancelled("the client went away before its request was here")
+            chunk, more = message.get("body", b""), message.get("more_body", False)
+            size += len(chunk)
+            if size <= bytes_max:
+                chunks.append(chunk)
+            else:
+                chunks.clear()
     if size > bytes_max:
         raise TooLargeError(f"a body of {size} bytes or more, at most {bytes_max} expected")
     return b"".join(chunks)

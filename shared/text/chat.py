@@ -7,9 +7,10 @@ write is bounded. What users write is data: a control token spelled in a message
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType
 from typing import NoReturn, cast
 
 from jinja2 import Template, TemplateSyntaxError, nodes
@@ -79,18 +80,17 @@ class ChatTemplate:
     source: str
     bos: str
     eos: str
-    _code: CodeType = field(init=False, repr=False, compare=False)
-    _literal_length: int = field(init=False, repr=False, compare=False)
+    _template: Template = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse a source that does not compile."""
         if len(self.source) > _TEMPLATE_CHARACTERS_MAX:
             raise ConfigError(f"chat template of {len(self.source)} characters")
         try:
-            compiler = _Environment()
-            # The class is frozen; these two follow from its source, and are made once for all.
-            object.__setattr__(self, "_code", compiler.compile(self.source))
-            object.__setattr__(self, "_literal_length", compiler.literal_length)
+            with _budget():
+                compiled = _Environment().from_string(self.source)
+            # The class is frozen; this follows from its source, and is made once for all.
+            object.__setattr__(self, "_template", compiled)
         except (TemplateSyntaxError, RecursionError) as error:
             raise ConfigError(f"chat template: {error}") from error
         except TemplateError as error:
@@ -109,17 +109,16 @@ class ChatTemplate:
             RequestError: the template refuses these messages, fails on them, or does not end.
 
         """
-        environment = _Environment(self._literal_length)
+        chunks = self._template.generate(
+            messages=messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            bos_token=self.bos,
+            eos_token=self.eos,
+        )
         try:
-            template = Template.from_code(environment, self._code, environment.make_globals(None))
-            chunks = template.generate(
-                messages=messages,
-                tools=tools,
-                add_generation_prompt=add_generation_prompt,
-                bos_token=self.bos,
-                eos_token=self.eos,
-            )
-            return "".join(_bounded(chunks))
+            with _budget():
+                return "".join(_bounded(chunks))
         except RequestError:
             raise
         except (TemplateError, RecursionError, MemoryError) as error:
@@ -130,35 +129,88 @@ class ChatTemplate:
             ) from error
 
 
-def encode_chat(
-    template: ChatTemplate,
-    messages: Sequence[Mapping[str, object]],
-    tokenizer: Tokenizer,
-    *,
-    tools: Sequence[Mapping[str, object]] | None = None,
-) -> list[int]:
-    """Prompt ids, in which only the template's own control tokens are control tokens.
+class ChatEncoder:
+    """Messages to prompt ids, in which only the template's own control tokens are control tokens.
 
     Every control token spelled in a message, and every beginning of one at the end of a text
     (which the next text could complete), is cut by a mark; once rendered, what still reads as a
     control token is the template's, and the marks are taken out of the rest.
     """
-    spelled = sorted(tokenizer.control, key=len, reverse=True)
-    mark = _unused_mark(
-        json.dumps([list(messages), list(tools or ())], ensure_ascii=False, default=str)
-    )
-    marked = [_marked_object(message, spelled, mark) for message in messages]
-    marked_tools = None if tools is None else [_marked_object(t, spelled, mark) for t in tools]
-    text = template.render(marked, tools=marked_tools)
-    if not spelled:
-        return tokenizer.encode(text.replace(mark, ""), special=False)
-    ids: list[int] = []
-    for piece in re.split("(" + "|".join(map(re.escape, spelled)) + ")", text):
-        if piece in tokenizer.control:
-            ids.append(tokenizer.control[piece])
-        elif piece:
-            ids += tokenizer.encode(piece.replace(mark, ""), special=False)
-    return ids
+
+    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer) -> None:
+        self._template, self._tokenizer = template, tokenizer
+        self._spelled = sorted(tokenizer.control, key=len, reverse=True)
+        self._begins = frozenset(token[0] for token in self._spelled)
+        self._split = re.compile("(" + "|".join(map(re.escape, self._spelled)) + ")")
+        self._fixed = {piece: self._ids(piece) for piece in self._fixed_pieces()}
+        """Ids of the texts that the template itself writes into every prompt."""
+
+    def __call__(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+    ) -> list[int]:
+        """The ids. Raises `RequestError`, as `ChatTemplate.render` does."""
+        mark = _unused_mark(
+            json.dumps([list(messages), list(tools or ())], ensure_ascii=False, default=str)
+        )
+        marked = [self._marked_object(message, mark) for message in messages]
+        marked_tools = None if tools is None else [self._marked_object(t, mark) for t in tools]
+        ids: list[int] = []
+        for piece in self._pieces(self._template.render(marked, tools=marked_tools)):
+            if (id_ := self._tokenizer.control.get(piece)) is not None:
+                ids.append(id_)
+            elif piece:
+                ids += self._fixed.get(piece) or self._ids(piece.replace(mark, ""))
+        return ids
+
+    def _pieces(self, text: str) -> list[str]:
+        """Control tokens, and the texts between them."""
+        return self._split.split(text) if self._spelled else [text]
+
+    def _ids(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, special=False)
+
+    def _fixed_pieces(self) -> set[str]:
+        """What two prompts with different messages have in common."""
+        try:
+            one, other = (
+                set(self._pieces(self._template.render([{"role": "user", "content": content}])))
+                for content in ("a", "b")
+            )
+        except RequestError:  # it wants other messages than these
+            return set()
+        return one & other
+
+    def _marked_object(self, value: Mapping[str, object], mark: str) -> dict[str, object]:
+        return {key: self._marked(item, mark) for key, item in value.items()}
+
+    def _marked(self, value: object, mark: str) -> object:
+        """The same value with every control token in its texts cut after the first character."""
+        if isinstance(value, str):
+            return self._marked_text(value, mark)
+        if isinstance(value, Mapping):
+            return {str(key): self._marked(item, mark) for key, item in value.items()}
+        if isinstance(value, Sequence):
+            return [self._marked(item, mark) for item in value]
+        return value
+
+    def _marked_text(self, text: str, mark: str) -> str:
+        if not any(first in text for first in self._begins):
+            return text
+        for token in self._spelled:
+            text = text.replace(token, token[0] + mark + token[1:])
+        ends = [
+            length
+            for token in self._spelled
+            for length in range(1, len(token))
+            if text.endswith(token[:length])
+        ]
+        for length in sorted(set(ends), reverse=True):
+            at = len(text) - length + 1
+            text = text[:at] + mark + text[at:]
+        return text
 
 
 def load_chat_template(path: Path) -> ChatTemplate:
@@ -207,26 +259,55 @@ def _read_template(path: Path) -> str:
         raise ConfigError(f"{path}: not UTF-8") from error
 
 
+@dataclass(slots=True)
+class _Budget:
+    """What one rendering may still do."""
+
+    operations: int = _OPERATIONS_MAX
+    characters: int = _CHARACTERS_MAX
+    end_s: float = field(default_factory=lambda: monotonic_s() + _RENDER_MAX_S)
+
+    def spend(self, operations: int, characters: int) -> None:
+        """Raises `RequestError` when it is used up."""
+        self.operations -= operations
+        self.characters -= characters
+        if self.operations < 0 or self.characters < 0:
+            raise RequestError("chat template: it does too much", param="messages")
+        if monotonic_s() > self.end_s:
+            raise RequestError(f"chat template: over {_RENDER_MAX_S} s", param="messages")
+
+
+_BUDGET: ContextVar[_Budget] = ContextVar("budget")
+"""Of the rendering under way: renderings run on several threads, with one environment."""
+
+
+@contextmanager
+def _budget() -> Iterator[None]:
+    before = _BUDGET.set(_Budget())
+    try:
+        yield
+    finally:
+        _BUDGET.reset(before)
+
+
 class _Environment(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox (which is extended by inheritance), with a budget for one rendering.
+    """Jinja's sandbox (which is extended by inheritance), with a budget for each rendering.
 
     Loops, `~`, calls and operators are made to pass through here, and so is every value written.
+    It belongs to one template.
     """
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
-    def __init__(self, literal_length: int = 0) -> None:
-        """`literal_length`: characters of text outside of tags, of the template to render."""
+    def __init__(self) -> None:
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=["jinja2.ext.loopcontrols"],
             finalize=self._text,
         )
-        self._operations_left = _OPERATIONS_MAX
-        self._characters_left = _CHARACTERS_MAX
-        self._end_s = monotonic_s() + _RENDER_MAX_S
-        self.literal_length = literal_length
+        self.literal_length = 0
+        """Characters of text outside of tags, of the template."""
         self.globals = {
             "range": self.globals["range"],
             "namespace": self.globals["namespace"],
@@ -289,12 +370,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def _spend(self, operations: int = 1, characters: int = 0) -> None:
         _check_length(characters, _CHARACTERS_MAX)
-        self._operations_left -= operations
-        self._characters_left -= characters
-        if self._operations_left < 0 or self._characters_left < 0:
-            raise RequestError("chat template: it does too much", param="messages")
-        if monotonic_s() > self._end_s:
-            raise RequestError(f"chat template: over {_RENDER_MAX_S} s", param="messages")
+        _BUDGET.get().spend(operations, characters)
 
     def _text(self, value: object) -> str:
         """`str`, after counting what that will write: nested lists can be far larger than they
@@ -384,33 +460,3 @@ def _unused_mark(text: str) -> str:
         if chr(code) not in text:
             return chr(code)
     raise RequestError("messages use every private use character", param="messages")
-
-
-def _marked_object(
-    value: Mapping[str, object], spelled: Sequence[str], mark: str
-) -> dict[str, object]:
-    return {key: _marked(item, spelled, mark) for key, item in value.items()}
-
-
-def _marked(value: object, spelled: Sequence[str], mark: str) -> object:
-    """The same value with every control token in its texts cut after the first character."""
-    if isinstance(value, str):
-        if not any(first in value for first in {token[0] for token in spelled}):
-            return value
-        for token in spelled:
-            value = value.replace(token, token[0] + mark + token[1:])
-        ends = [
-            length
-            for token in spelled
-            for length in range(1, len(token))
-            if value.endswith(token[:length])
-        ]
-        for length in sorted(set(ends), reverse=True):
-            at = len(value) - length + 1
-            value = value[:at] + mark + value[at:]
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _marked(item, spelled, mark) for key, item in value.items()}
-    if isinstance(value, Sequence):
-        return [_marked(item, spelled, mark) for item in value]
-    return value

@@ -26,7 +26,7 @@ TEXT = "Hello wörld 😀 END more"
 
 def script(ask: Ask) -> list[Any]:
     """The last word of the prompt chooses what happens."""
-    text = bytes(i for i in ask.prompt if i < 256).decode()
+    text = bytes(i for i in ask.prompts[0] if i < 256).decode()
     scripts: dict[str, list[Any]] = {
         "quiet": [b"a", 0.3, b"b"],
         "break": [b"Hel", PeerError("the core is gone")],
@@ -36,7 +36,7 @@ def script(ask: Ask) -> list[Any]:
 
 
 def refuse(ask: Ask) -> FirstlightError | None:
-    text = bytes(i for i in ask.prompt if i < 256).decode()
+    text = bytes(i for i in ask.prompts[0] if i < 256).decode()
     refusals = {"quota": QuotaError("used up"), "full": CapacityError("full", retry_after_s=0.01)}
     return next((error for word, error in refusals.items() if text.endswith(word)), None)
 

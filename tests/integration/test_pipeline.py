@@ -15,8 +15,8 @@ from firstlight.core_node.admission import Offer
 from firstlight.core_node.backends.native import NativeBackend
 from firstlight.core_node.meter import Meter
 from firstlight.core_node.server import LinkServer
-from firstlight.edge_node.answer import Ask, ChoiceStats
-from firstlight.edge_node.pipeline import Pipeline
+from firstlight.edge_node.answer import Ask, ChoiceStats, Event
+from firstlight.edge_node.pipeline import MeshAnswer, Pipeline
 from firstlight.edge_node.route import CoreRouter
 from firstlight.edge_node.upstream.pool import LinkPool
 from firstlight.edge_node.view import MeshMemory
@@ -152,14 +152,21 @@ def ask(seed: int = 1, **changes: object) -> Ask:
     values: dict[str, object] = {
         "tenant": "local",
         "model": MODEL,
-        "prompt": PROMPT,
+        "prompts": (PROMPT,),
         "sampling": SAMPLING,
         "seed": seed,
         "max_tokens": 40,
+        "context_max": 2048,
         "ignore_eos": True,
         "received_s": monotonic_s(),
     }
     return Ask(**(values | changes))  # type: ignore[arg-type]
+
+
+async def events(answer: MeshAnswer) -> AsyncIterator[Event]:
+    while taken := await answer.take():
+        for event in taken:
+            yield event
 
 
 def alone(seed: int, max_tokens: int = 40) -> list[int]:
@@ -172,18 +179,18 @@ async def read(
     mesh: Mesh, asked: Ask, at: int | None = None
 ) -> tuple[list[int], str, FinishReason | None, ChoiceStats]:
     """The whole answer; kills the core that serves it once `at` ids are here."""
-    answer = await mesh.pipeline.open(asked)
+    answer = mesh.pipeline.open(asked)
     ids: list[int] = []
     text, finish, killed = "", None, None
     try:
-        async for event in answer.events():
+        async for event in events(answer):
             ids += event.ids
             text += event.text
             finish = event.finish
             if at is not None and len(ids) >= at and killed is None:
                 killed = asyncio.create_task(mesh.kill_core(answer.stats(0).core))
     finally:
-        await answer.close()
+        answer.close()
     if killed is not None:
         await killed
     return ids, text, finish, answer.stats(0)
@@ -221,7 +228,7 @@ async def test_the_next_core_computes_only_what_was_not_committed(mesh: Mesh) ->
 
 async def test_a_core_killed_beyond_the_first_credit_is_taken_over_at_once(mesh: Mesh) -> None:
     count = CREDIT_TOKENS + 60
-    asked = ask(seed=12, prompt=PROMPT[:4], max_tokens=count)
+    asked = ask(seed=12, prompts=(PROMPT[:4],), max_tokens=count)
     async with asyncio.timeout(30):
         ids, _, _, stats = await read(mesh, asked, at=CREDIT_TOKENS + 20)
     assert (len(ids), stats.moved) == (count, 1)
@@ -246,10 +253,10 @@ async def test_a_core_that_is_lost_again_and_again_is_left_out_for_a_while(mesh:
 
 async def test_requests_that_were_cancelled_are_not_counted_for_ever(mesh: Mesh) -> None:
     for seed in range(3):
-        answer = await mesh.pipeline.open(ask(seed=seed, max_tokens=400))
-        async for _ in answer.events():
+        answer = mesh.pipeline.open(ask(seed=seed, max_tokens=400))
+        async for _ in events(answer):
             break
-        await answer.close()
+        answer.close()
     await settled(mesh, ["core-eu"])
     link = mesh.pool.link("core-eu")
     assert link is not None
@@ -267,7 +274,7 @@ async def test_twenty_answers_on_a_killed_core_all_go_on(mesh: Mesh) -> None:
 
 
 async def test_hints_change_no_id(mesh: Mesh) -> None:
-    asked = ask(seed=9, prompt=PROMPT * 2)
+    asked = ask(seed=9, prompts=(PROMPT * 2,))
     with_hints, *_, stats = await read(mesh, asked)
     without, *_ = await read(mesh, replace(asked, hints=False))
     assert with_hints == without
@@ -297,28 +304,28 @@ async def test_a_stop_string_ends_the_answer_where_it_would_have_on_the_lost_cor
 
 
 async def test_closing_an_answer_early_frees_the_core(mesh: Mesh) -> None:
-    answer = await mesh.pipeline.open(ask(seed=4, max_tokens=400))
-    async for _ in answer.events():
+    answer = mesh.pipeline.open(ask(seed=4, max_tokens=400))
+    async for _ in events(answer):
         break
-    await answer.close()
+    answer.close()
     await settled(mesh, ["core-eu", "core-us"])
     assert mesh.pipeline.answers == set()
     assert mesh.engines["core-eu"].blocks.used == 0
 
 
 async def test_a_client_that_takes_nothing_stops_the_core_at_its_credit(mesh: Mesh) -> None:
-    answer = await mesh.pipeline.open(ask(seed=6, prompt=PROMPT[:4], max_tokens=1500))
+    answer = mesh.pipeline.open(ask(seed=6, prompts=(PROMPT[:4],), max_tokens=1500))
     steps = -1
     async with asyncio.timeout(30):
         while steps != (steps := answer.stats(0).completion_tokens):  # noqa: ASYNC110
             await asyncio.sleep(0.5)
     assert steps == CREDIT_TOKENS
-    await answer.close()
+    answer.close()
     await settled(mesh, ["core-eu"])
 
 
 async def test_a_move_gives_no_credit_that_the_client_did_not(mesh: Mesh) -> None:
-    answer = await mesh.pipeline.open(ask(seed=6, prompt=PROMPT[:4], max_tokens=1500))
+    answer = mesh.pipeline.open(ask(seed=6, prompts=(PROMPT[:4],), max_tokens=1500))
     async with asyncio.timeout(30):
         while answer.stats(0).completion_tokens < CREDIT_TOKENS:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -328,19 +335,43 @@ async def test_a_move_gives_no_credit_that_the_client_did_not(mesh: Mesh) -> Non
             await asyncio.sleep(0.02)
     await asyncio.sleep(0.5)
     assert answer.stats(0).completion_tokens == CREDIT_TOKENS
-    await answer.close()
+    answer.close()
     await settled(mesh, ["core-us"])
 
 
 async def test_two_choices_of_one_ask_differ(mesh: Mesh) -> None:
-    answer = await mesh.pipeline.open(ask(seed=8, n=2))
+    answer = mesh.pipeline.open(ask(seed=8, n=2))
     ids: dict[int, list[int]] = {0: [], 1: []}
-    async for event in answer.events():
+    async for event in events(answer):
         ids[event.index] += event.ids
-    await answer.close()
+    answer.close()
     assert len(ids[0]) == len(ids[1]) == 40
     assert ids[0] == alone(8)
     assert ids[0] != ids[1]
+
+
+async def test_prompts_of_one_ask_are_answered_as_if_alone(mesh: Mesh) -> None:
+    answer = mesh.pipeline.open(ask(seed=8, prompts=(PROMPT, PROMPT[:3], PROMPT)))
+    ids: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    async for event in events(answer):
+        ids[event.index] += event.ids
+    answer.close()
+    assert ids[0] == ids[2] == alone(8)
+    assert len(ids[1]) == 40
+    assert ids[1] != ids[0]
+
+
+async def test_an_answer_ends_where_the_context_does(mesh: Mesh) -> None:
+    ids, _, finish, _ = await read(mesh, ask(seed=5, max_tokens=900, context_max=len(PROMPT) + 30))
+    assert (ids, finish) == (alone(5)[:30], FinishReason.LENGTH)
+
+
+async def test_what_was_opened_is_cancelled_when_another_choice_is_refused(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path, sequences_max=1, waiting_max=1) as mesh:
+        with pytest.raises(CapacityError):
+            mesh.pipeline.open(ask(n=20, max_tokens=1000))
+        assert mesh.pipeline.answers == set()
+        await settled(mesh, ["core-eu", "core-us"])
 
 
 async def test_without_a_core_the_answer_is_a_capacity_error(mesh: Mesh) -> None:
@@ -348,7 +379,7 @@ async def test_without_a_core_the_answer_is_a_capacity_error(mesh: Mesh) -> None
         await mesh.kill_core(name)
     await mesh.linked(0)
     with pytest.raises(CapacityError):
-        await mesh.pipeline.open(ask())
+        mesh.pipeline.open(ask())
     assert mesh.pipeline.answers == set()
 
 
@@ -356,37 +387,37 @@ async def test_both_cores_killed_before_a_token_is_one_clear_error(tmp_path: Pat
     async with a_mesh(tmp_path) as mesh:
         for engine in mesh.engines.values():
             engine._runner.step_s = 2.0  # type: ignore[attr-defined]
-        answer = await mesh.pipeline.open(ask())
+        answer = mesh.pipeline.open(ask())
         await mesh.kill_core("core-eu")
         await asyncio.sleep(0.3)
         await mesh.kill_core("core-us")
         with pytest.raises(FirstlightError, match="died before its first token") as caught:
-            async for _ in answer.events():
+            async for _ in events(answer):
                 pass
         assert (caught.value.http_status, caught.value.code) == (500, "poison")
-        await answer.close()
+        answer.close()
 
 
 async def test_a_full_home_region_spills_to_the_next(tmp_path: Path) -> None:
     async with a_mesh(tmp_path, sequences_max=1, waiting_max=1) as mesh:
         asked = [ask(seed=number, max_tokens=100) for number in range(3)]
-        answers = [await mesh.pipeline.open(one) for one in asked]
+        answers = [mesh.pipeline.open(one) for one in asked]
         cores = {answer.stats(0).core for answer in answers}
         for answer in answers:
-            await answer.close()
+            answer.close()
         assert cores == {"core-eu", "core-us"}
 
 
 async def test_more_tokens_than_any_core_holds_are_refused_by_name(mesh: Mesh) -> None:
     with pytest.raises(RequestError, match="exceed the context of every core") as caught:
-        await mesh.pipeline.open(ask(prompt=PROMPT, max_tokens=5000))
+        mesh.pipeline.open(ask(max_tokens=5000, context_max=8192))
     assert caught.value.code == "context_length_exceeded"
 
 
 async def test_a_refusal_of_the_request_itself_is_not_retried(mesh: Mesh) -> None:
-    answer = await mesh.pipeline.open(ask(prompt=(1, 2, doubles.VOCAB)))
+    answer = mesh.pipeline.open(ask(prompts=((1, 2, doubles.VOCAB),)))
     with pytest.raises(RequestError, match="expected an id below 128"):
-        async for _ in answer.events():
+        async for _ in events(answer):
             pass
-    await answer.close()
+    answer.close()
     assert answer.stats(0).moved == 0

@@ -2,23 +2,26 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from firstlight.edge_node.answer import Ask, ChoiceStats, Event, TokenText, TtftParts
 from firstlight.edge_node.middleware import AccessCounts
 from firstlight.edge_node.openai.routes import ApiLimits, ModelEntry, create_app
 from firstlight.edge_node.tenants import Tenants
+from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import FirstlightError
 from firstlight.shared.stream import ending
 from firstlight.shared.text.detokenizer import Detokenizer
 from firstlight.shared.types import HintCount, TokenLogprobs
 
 EOS = 256
-Step = bytes | float | FirstlightError | type[EOFError]
-"""Ids of one commit, seconds to wait, an error to raise, or EOFError: no ending comes."""
+Step = bytes | Callable[[tuple[int, ...]], bytes] | float | FirstlightError | type[EOFError]
+"""Ids of one commit (or what makes them of a choice's prompt), seconds to wait, an error to raise,
+or EOFError: no ending comes."""
 
 MODEL = ModelEntry("tiny/bytes", context_max=200, created=1_700_000_000)
 
@@ -49,36 +52,48 @@ class ByteTokenizer:
 
 
 class ScriptAnswer:
-    """`n` choices, all following the script, a commit each in turn."""
+    """Choices that all follow the script: a step of it for all of them each time it is asked."""
 
     def __init__(self, ask: Ask, script: Sequence[Step]) -> None:
-        self.ask, self.script = ask, script
-        self.prompt_tokens = len(ask.prompt)
-        self.streams = tuple(f"stream-{i}" for i in range(ask.n))
-        self.generated = [0] * ask.n
-        self.ids: list[list[int]] = [[] for _ in range(ask.n)]
+        self.ask, self.script = ask, deque([*script, bytes([])])
+        count = len(ask.prompts) * ask.n
+        self.streams = tuple(f"stream-{i}" for i in range(count))
+        self.generated = [0] * count
+        self.ids: list[list[int]] = [[] for _ in range(count)]
         self.pulled = 0
         self.closed = 0
-
-    async def events(self) -> AsyncIterator[Event]:
         bytes_of = ByteTokenizer().token_bytes
-        choices = {i: Detokenizer(bytes_of, self.ask.stop) for i in range(self.ask.n)}
-        for step in self.script:
+        self.choices = {i: Detokenizer(bytes_of, ask.stop) for i in range(count)}
+
+    async def take(self) -> list[Event]:
+        while self.script and self.choices:
+            step = self.script[0]
             if isinstance(step, float):
-                await asyncio.sleep(step)
+                woken_s = monotonic_s() + step
+                try:
+                    await asyncio.sleep(step)
+                finally:  # cancelled, it loses nothing: the rest is slept next time
+                    self.script[0] = max(0.0, woken_s - monotonic_s())
+                self.script.popleft()
                 continue
+            self.script.popleft()
             if isinstance(step, FirstlightError):
                 raise step
-            if not isinstance(step, bytes):
-                return
-            for index in list(choices):
-                event = self.commit(index, choices[index], list(step))
-                self.pulled += 1
-                if event.finish:
-                    del choices[index]
-                yield event
-        for index, detokenizer in choices.items():
-            yield self.commit(index, detokenizer, [EOS])
+            if step is EOFError:
+                return []
+            return self.commit_all(step if callable(step) else lambda _, ids=step: ids)
+        return []
+
+    def commit_all(self, ids_of: Callable[[tuple[int, ...]], bytes]) -> list[Event]:
+        events = []
+        for index, detokenizer in self.choices.items():
+            ids = ids_of(self.ask.prompts[index // self.ask.n])
+            events.append(self.commit(index, detokenizer, list(ids) or [EOS]))
+        self.pulled += 1
+        for event in events:
+            if event.finish:
+                del self.choices[event.index]
+        return events
 
     def commit(self, index: int, detokenizer: Detokenizer, ids: list[int]) -> Event:
         before = offset = detokenizer.offset
@@ -127,7 +142,7 @@ class ScriptAnswer:
             tpot_ms=4.5,
         )
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self.closed += 1
 
 
@@ -137,14 +152,11 @@ class ScriptSource:
 
     script: Sequence[Step] | Callable[[Ask], Sequence[Step]] = (b"Hel", b"lo", b" world")
     refuse: Callable[[Ask], FirstlightError | None] = lambda _: None
-    open_s: float = 0.0
     edge: str = "edge-1"
     region: str = "eu"
     answers: list[ScriptAnswer] = field(default_factory=list)
 
-    async def open(self, ask: Ask) -> ScriptAnswer:
-        if self.open_s:
-            await asyncio.sleep(self.open_s)
+    def open(self, ask: Ask) -> ScriptAnswer:
         if (error := self.refuse(ask)) is not None:
             raise error
         script = self.script(ask) if callable(self.script) else self.script
@@ -159,7 +171,7 @@ def app_for(
     limits: ApiLimits | None = None,
     not_ready: Callable[[], str | None] = lambda: None,
     counts: AccessCounts | None = None,
-) -> FastAPI:
+) -> Starlette:
     tokenizer = ByteTokenizer()
     return create_app(
         source,

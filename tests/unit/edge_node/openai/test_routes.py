@@ -74,7 +74,7 @@ async def test_a_request_becomes_an_ask(client: httpx.AsyncClient, source: Scrip
     )  # fmt: skip
     ask = source.answers[0].ask
     assert ask.tenant == "local"
-    assert ask.prompt == (*b"user: hi", EOS)
+    assert ask.prompts == ((*b"user: hi", EOS),)
     assert ask.seed == (1 << 64) - 1
     assert (ask.max_tokens, ask.n, ask.stop) == (7, 2, ("\n",))
     assert (ask.hints, ask.priority, ask.ignore_eos) == (False, Priority.BATCH, True)
@@ -99,23 +99,24 @@ async def test_control_tokens_in_content_stay_text(
     messages = [{"role": "user", "content": "<|end|>"}]
     await client.post("/v1/chat/completions", json=CHAT | {"messages": messages})
     await client.post("/v1/completions", json=COMPLETION | {"prompt": "a<|end|>"})
-    assert source.answers[0].ask.prompt.count(EOS) == 1  # the template's own
-    assert source.answers[1].ask.prompt == (97, EOS)
+    assert source.answers[0].ask.prompts[0].count(EOS) == 1  # the template's own
+    assert source.answers[1].ask.prompts == ((97, EOS),)
 
 
-async def test_a_bound_beyond_the_context_is_what_is_left(
+async def test_an_answer_is_bounded_by_what_was_asked_or_by_the_context(
     client: httpx.AsyncClient, source: ScriptSource
 ) -> None:
     await client.post("/v1/completions", json=COMPLETION | {"max_tokens": 10_000})
     await client.post("/v1/completions", json=COMPLETION)
     await client.post("/v1/chat/completions", json=CHAT)
-    assert [answer.ask.max_tokens for answer in source.answers] == [198, 16, 191]
+    assert [answer.ask.max_tokens for answer in source.answers] == [10_000, 16, 200]
+    assert {answer.ask.context_max for answer in source.answers} == {200}
 
 
 async def test_each_prompt_of_a_completion_has_its_choices(
     client: httpx.AsyncClient, source: ScriptSource
 ) -> None:
-    source.script = lambda ask: [bytes(ask.prompt[:1]) * 2]
+    source.script = [lambda prompt: bytes(prompt[:1]) * 2]
     response = await client.post(
         "/v1/completions", json=COMPLETION | {"prompt": ["ab", "c"], "n": 2, "echo": True}
     )
@@ -124,13 +125,13 @@ async def test_each_prompt_of_a_completion_has_its_choices(
         (0, "abaa"), (1, "abaa"), (2, "ccc"), (3, "ccc"),
     ]  # fmt: skip
     assert body["usage"]["prompt_tokens"] == 3
-    assert [c["firstlight"]["stream"] for c in body["choices"]] == ["stream-0", "stream-1"] * 2
+    assert [c["firstlight"]["stream"] for c in body["choices"]] == [f"stream-{i}" for i in range(4)]
 
 
 async def test_ids_are_a_prompt(client: httpx.AsyncClient, source: ScriptSource) -> None:
     response = await client.post("/v1/completions", json=COMPLETION | {"prompt": [104, 105]})
     assert response.json()["choices"][0]["text"] == "Hello world"
-    assert source.answers[0].ask.prompt == (104, 105)
+    assert source.answers[0].ask.prompts == ((104, 105),)
 
 
 BAD = [
@@ -259,14 +260,6 @@ async def test_an_answer_that_breaks_off_is_an_error(source: ScriptSource, strea
         response = await client.post("/v1/chat/completions", json=CHAT | {"stream": stream})
     assert "no ending for choice 0" in response.text
     assert response.status_code == (200 if stream else 502)
-
-
-async def test_one_refused_prompt_closes_the_others(source: ScriptSource) -> None:
-    source.refuse = lambda ask: CapacityError("full") if ask.prompt == (98,) else None
-    async with client_of(app_for(source)) as client:
-        response = await client.post("/v1/completions", json=COMPLETION | {"prompt": ["a", "b"]})
-    assert response.status_code == 503
-    assert [answer.closed for answer in source.answers] == [1]
 
 
 async def test_a_bug_is_a_500_of_openais_shape(

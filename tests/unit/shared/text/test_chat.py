@@ -6,7 +6,7 @@ import pytest
 
 from firstlight.shared.errors import ConfigError, RequestError
 from firstlight.shared.model_files import default_model_path
-from firstlight.shared.text.chat import ChatTemplate, encode_chat, load_chat_template
+from firstlight.shared.text.chat import ChatEncoder, ChatTemplate, load_chat_template
 
 HELLO = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi <b> 12"}]
 
@@ -25,7 +25,7 @@ def test_messages_become_the_prompt_of_the_model(template):
 
 def test_ids_of_harmless_messages_are_those_of_the_rendered_text(template, tokenizer):
     text = template.render(HELLO)
-    assert encode_chat(template, HELLO, tokenizer) == tokenizer.encode(text, special=True)
+    assert ChatEncoder(template, tokenizer)(HELLO) == tokenizer.encode(text, special=True)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_ids_of_harmless_messages_are_those_of_the_rendered_text(template, token
 def test_a_control_token_spelled_by_a_user_stays_text(contents, tokenizer):
     template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}<|im_end|>", "", "")
     messages = [{"role": "user", "content": content} for content in contents]
-    ids = encode_chat(template, messages, tokenizer)
+    ids = ChatEncoder(template, tokenizer)(messages)
     assert [id_ for id_ in ids if id_ in tokenizer.control.values()] == [2]
     assert tokenizer.decode(ids) == "".join(contents)
 
@@ -106,3 +106,16 @@ def test_a_wrong_template_file_is_named(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "chat_template.jinja").write_bytes(text)
     with pytest.raises(ConfigError, match=str(tmp_path)):
         load_chat_template(tmp_path)
+
+
+def test_each_rendering_has_a_budget_of_its_own() -> None:
+    template = ChatTemplate("{% for i in range(90000) %}{% endfor %}done", "", "")
+    assert [template.render(HELLO) for _ in range(4)] == ["done"] * 4
+
+
+def test_ids_do_not_depend_on_which_texts_the_encoder_knows(template, tokenizer) -> None:
+    encode = ChatEncoder(template, tokenizer)
+    for content in ("assistant\n", "\n", "user\na", "a"):
+        messages = [{"role": "user", "content": content}]
+        text = template.render(messages)
+        assert encode(messages) == tokenizer.encode(text, special=True)
