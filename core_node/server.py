@@ -121,6 +121,9 @@ class LinkServer:
                 touched.add(to.link)
         for number in touched:
             self._wake(self._links[number])
+        asyncio.get_running_loop().call_soon(self._count, batch)  # once the frames are out
+
+    def _count(self, batch: Batch) -> None:
         self._meter.batch(batch)
         self._meter.load(self.load())
 
@@ -177,8 +180,8 @@ class LinkServer:
 
     async def _read(self, link: _Link, frames: AsyncIterator[core_pb2.EdgeFrame]) -> None:
         async for frame in frames:
-            self._meter.frame("in", frame.ByteSize())
             self._take(link, frame)
+            self._meter.frame("in", frame.ByteSize())
 
     async def _write(self, link: _Link, context: Context) -> None:
         welcome = core_pb2.Welcome(info=to_node(self.info))

@@ -41,6 +41,8 @@ class Assignment:
     """Round trip to the core when the choice was opened there."""
     prefix_tokens: int = 0
     """Prompt tokens that the core was expected to have cached."""
+    ttft_ms: float = 0.0
+    """Time to the first token that was expected of the core."""
 
 
 class Choice:
@@ -74,6 +76,8 @@ class Choice:
         self._committed_in_epoch = False
         self._attempts = Attempts()
         self._was_lost = False
+        self._count = 0
+        """Ids of the answer so far."""
         self._offset = 0
         self._cut = False
         self._held: deque[TokenText] = deque()
@@ -107,7 +111,7 @@ class Choice:
         fresh = self.stream.receive(commit)
         if not fresh:
             return None
-        if self.stats.completion_tokens == 0:
+        if self._count == 0:
             self._first(commit, now)
         if not self._committed_in_epoch:
             self._begin_epoch()
@@ -120,9 +124,8 @@ class Choice:
             text += self._push(token, logprobs[i] if logprobs else None)
             if self.finish:
                 break
-        count = self.stats.completion_tokens
-        span_ms = (self._last_s - self._first_s) * 1e3
-        self.stats = replace(self.stats, tpot_ms=span_ms / max(1, count - 1))
+        tpot_ms = (self._last_s - self._first_s) * 1e3 / max(1, self._count - 1)
+        self.stats = replace(self.stats, completion_tokens=self._count, tpot_ms=tpot_ms)
         return Event(
             index=self.index,
             text=text,
@@ -220,8 +223,7 @@ class Choice:
     def _push(self, token: int, logprobs: TokenLogprobs | None) -> str:
         request = self.request
         piece = self._detokenizer.push(token)
-        count = self.stats.completion_tokens + 1
-        self.stats = replace(self.stats, completion_tokens=count)
+        self._count = count = self._count + 1
         if logprobs is not None and token not in request.eos_ids:
             self._held.append(TokenText(token, self._token_bytes(token), logprobs))
         self.finish = ending(

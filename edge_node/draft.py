@@ -18,11 +18,14 @@ class Draft:
 
     def __init__(self, request: Request) -> None:
         self._request = request.id
-        self._ngram = NgramDrafter(request.prompt)
+        self._ngram = NgramDrafter()
+        self._unread = request.prompt
+        """The prompt, until the first hint: indexing it must not delay the request."""
 
     def after(self, fresh: tuple[int, ...], stream: TokenStream) -> Hint | None:
         """A hint for what follows `stream`, whose last ids are `fresh`; None without an idea."""
-        self._ngram.append(fresh)
+        unread, self._unread = self._unread, ()
+        self._ngram.append((*unread, *fresh))
         ids = self._ngram.propose(HINT_IDS_MAX)
         if not ids:
             return None

@@ -1,6 +1,7 @@
 """Counts what the edge does. Decisions return reasons; this shell turns them into metrics."""
 
 from firstlight.edge_node.answer import ChoiceStats
+from firstlight.edge_node.choice import Assignment
 from firstlight.edge_node.middleware import Access
 from firstlight.shared import telemetry
 from firstlight.shared.types import FinishReason
@@ -23,7 +24,7 @@ def moved(why: str) -> None:
     telemetry.MOVES.labels(why).inc()
 
 
-def routed(region: str, *, home: bool, ttft_ms: float) -> None:
-    """A core of `region` was chosen, and this much expected of it."""
-    telemetry.ROUTES.labels(region, "home" if home else "spill").inc()
-    telemetry.ROUTE_TTFT_SECONDS.observe(ttft_ms / 1000)
+def routed(assignment: Assignment, *, home: bool) -> None:
+    """A core was chosen, in the edge's own region or not."""
+    telemetry.ROUTES.labels(assignment.region, "home" if home else "spill").inc()
+    telemetry.ROUTE_TTFT_SECONDS.observe(assignment.ttft_ms / 1000)

@@ -30,6 +30,7 @@ from firstlight.shared.errors import (
     from_kind,
 )
 from firstlight.shared.retry import Decision, RetryBudget, Why
+from firstlight.shared.stream import CREDIT_TOKENS
 from firstlight.shared.types import Commit, Done, Failed, Request
 
 MOVE_RETRY_S = 0.1
@@ -176,6 +177,9 @@ class Flight:
         self._deadline_s = ask.received_s + ask.budget_s
         self._link: CoreLink | None = None
         self._draft = Draft(request) if ask.hints else None
+        self._undrafted: list[int] = []
+        """Ids committed since the last hint."""
+        self._aside: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._landed = False
 
@@ -211,13 +215,13 @@ class Flight:
             return
         if event is None:
             return
-        if commit.cached_tokens is not None:
-            self._pipeline.router.learn(self.choice, commit.cached_tokens, monotonic_s())
         if event.finish is None:
             self._answer.push(event)
-            self._hint(event.ids)
+            self._hint_soon(event.ids)
         else:
             self._finish(event)
+        if commit.cached_tokens is not None:
+            self._pipeline.router.learn(self.choice, commit.cached_tokens, monotonic_s())
 
     def done(self, done: Done) -> None:
         """From the link: statistics; the end of the answer waited for them."""
@@ -296,13 +300,22 @@ class Flight:
         epoch = choice.assign(assignment)
         self._link = link
         link.open(request, epoch, choice.stream.ids, self, budget_s=left_s)
-        link.credit(request.id, choice.credit)
-        self._hint(())
+        if choice.credit > len(request.prompt) + CREDIT_TOKENS:
+            link.credit(request.id, choice.credit)
+        self._hint_soon(())
+        meter.routed(assignment, home=assignment.region == self._pipeline.region)
 
-    def _hint(self, fresh: tuple[int, ...]) -> None:
+    def _hint_soon(self, fresh: tuple[int, ...]) -> None:
+        """Draft when what the loop has to do now is done: text and requests do not wait for it."""
         if self._draft is None:
             return
-        hint = self._draft.after(fresh, self.choice.stream)
+        self._undrafted += fresh
+        if self._aside is None:
+            self._aside = asyncio.get_running_loop().call_soon(self._hint, self._draft)
+
+    def _hint(self, draft: Draft) -> None:
+        fresh, self._undrafted, self._aside = tuple(self._undrafted), [], None
+        hint = draft.after(fresh, self.choice.stream)
         if hint is not None and self._link is not None:
             self._link.hint(hint)
 

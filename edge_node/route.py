@@ -4,10 +4,8 @@ It gathers the state of every core with a warm link, asks the rule, and remember
 where, so that the next decision sees it at once.
 """
 
-from dataclasses import replace
 from random import Random
 
-from firstlight.edge_node import meter
 from firstlight.edge_node.choice import Assignment, Choice
 from firstlight.edge_node.openai.routes import ModelEntry
 from firstlight.edge_node.upstream.link import CoreLink
@@ -47,8 +45,9 @@ class CoreRouter:
         resident = self._sent.resident(choice.block_hashes, now)
         links = {link.info.node: link for link in self._links()}
         states = [
-            replace(
-                link.state(now, prefix_tokens=resident.get(core, 0)),
+            link.state(
+                now,
+                prefix_tokens=resident.get(core, 0),
                 ejected=self._ejection.ejected(core, now),
                 penalty_ms=self._ejection.penalty_ms(core, now),
             )
@@ -75,7 +74,6 @@ class CoreRouter:
             raise CapacityError(route.reason, retry_after_s=RETRY_AFTER_S)
         best = route.candidates[0]
         core, link = best.core, links[best.core]
-        meter.routed(best.region, home=best.region == self._region, ttft_ms=best.ttft_ms)
         self._sent.sent(core, choice.block_hashes, now)
         assignment = Assignment(
             core=core,
@@ -83,6 +81,7 @@ class CoreRouter:
             numerics_class=link.info.numerics_class,
             network_ms=link.rtt.ms,
             prefix_tokens=resident.get(core, 0),
+            ttft_ms=best.ttft_ms,
         )
         return link, assignment
 

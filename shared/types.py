@@ -130,9 +130,9 @@ class Commit:
     cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache; on the first commit of an epoch."""
     queue_ms: float | None = None
-    """Time from arrival to the first step, on the first commit of an epoch."""
+    """Time from arrival at the backend to the first step, on the first commit of an epoch."""
     prefill_ms: float | None = None
-    """Time from the first step to the first id, on the first commit of an epoch."""
+    """Time from the first step until the first id leaves the backend, as above."""
 
 
 @dataclass(frozen=True, slots=True)

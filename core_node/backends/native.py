@@ -41,6 +41,7 @@ class _Open:
     epoch: int
     committed: tuple[int, ...]
     credit: int
+    arrived_s: float
 
     @property
     def tokens(self) -> int:
@@ -113,7 +114,7 @@ class NativeBackend:
                     f"{waiting} requests wait for the next step, the most that may",
                     retry_after_s=1.0,
                 )
-            self._inbox.opens[request.id] = _Open(request, epoch, committed, credit)
+            self._inbox.opens[request.id] = _Open(request, epoch, committed, credit, monotonic_s())
             self._changed.notify()
 
     def hint(self, hint: Hint) -> None:
@@ -230,7 +231,7 @@ class NativeBackend:
                     epoch=item.epoch,
                     committed=item.committed,
                     credit=item.credit,
-                    now=monotonic_s(),
+                    now=item.arrived_s,
                 )
             except FirstlightError as error:
                 failures.append(Failure(handle, error))
@@ -294,7 +295,9 @@ class NativeBackend:
             logprobs=tuple(outcome.logprobs),
             cached_tokens=outcome.cached_tokens,
             queue_ms=outcome.queue_ms,
-            prefill_ms=outcome.prefill_ms,
+            prefill_ms=None
+            if outcome.started_s is None
+            else (monotonic_s() - outcome.started_s) * 1000,
         )
 
     def _forget(self, handle: str) -> tuple[tuple[str, HintCount], ...]:

@@ -40,14 +40,18 @@ class StreamWriter:
     ) -> None:
         self._dialect, self._origin, self._choices = dialect, origin, choices
         self._include_usage = include_usage
-        self._head = b""
         self._begun: set[int] = set()
         self._running = set(range(len(choices)))
         self._ids: dict[int, list[int]] = {}
         """Ids of a choice that no chunk has told yet: their text is held back."""
+        # What opens an answer is spelled before its first event, which then has less to wait for.
+        self._fingerprint, self._head = self._constant()
+        self._first = [self._opening(index) for index in range(len(choices))]
 
     def chunks(self, events: Iterable[Event]) -> bytes:
         """The chunks for events in order, one a choice. May be empty: all text is held back."""
+        if not self._begun and fingerprint(self._choices[0]) != self._fingerprint:  # it moved
+            self._fingerprint, self._head = self._constant()
         return b"".join(self._chunks_of(event) for event in merged(events))
 
     def end(self, usage: Object) -> bytes:
@@ -64,7 +68,9 @@ class StreamWriter:
             raise PeerError(f"an event after the ending of choice {index}")
         if index not in self._begun:
             self._begun.add(index)
-            lines.append(self._line([self._dialect.head(index)], served_by(self._origin, served)))
+            if self._first[index][0] != served_by(self._origin, served):  # it moved
+                self._first[index] = self._opening(index)
+            lines.append(self._head + self._first[index][1])
         ids = self._ids.setdefault(index, [])
         ids.extend(event.ids)
         if event.text or event.tokens:
@@ -77,27 +83,37 @@ class StreamWriter:
             lines.append(self._line([self._dialect.last(index, event.finish)], told))
         return b"".join(lines)
 
+    def _opening(self, index: int) -> tuple[Object, bytes]:
+        """Who serves a choice, and its first line behind the head."""
+        told = served_by(self._origin, self._choices[index])
+        return told, self._rest([self._dialect.head(index)], told)
+
     def _line(
         self, choices: list[Object], firstlight: Object | None = None, usage: Object | None = None
     ) -> bytes:
-        if not self._head:
-            self._head = b"data: " + to_json(self._constant())[:-1]
-        parts = [self._head, b',"choices":', to_json(choices)]
+        return self._head + self._rest(choices, firstlight, usage)
+
+    def _rest(
+        self, choices: list[Object], firstlight: Object | None = None, usage: Object | None = None
+    ) -> bytes:
+        parts = [b',"choices":', to_json(choices)]
         if self._include_usage:
             parts += b',"usage":', to_json(usage)
         if firstlight:
             parts += b',"firstlight":', to_json(firstlight)
         return b"".join([*parts, b"}\n\n"])
 
-    def _constant(self) -> Object:
-        """What every chunk of a stream says alike."""
-        return {
+    def _constant(self) -> tuple[str | None, bytes]:
+        """The fingerprint, and the head of every line: what they all say alike."""
+        name = fingerprint(self._choices[0])
+        told = {
             "id": self._origin.id,
             "object": self._dialect.chunk_object,
             "created": self._origin.created,
             "model": self._origin.model,
-            "system_fingerprint": fingerprint(self._choices[0]),
+            "system_fingerprint": name,
         }
+        return name, b"data: " + to_json(told)[:-1]
 
 
 def merged(events: Iterable[Event]) -> list[Event]:

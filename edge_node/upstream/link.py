@@ -90,7 +90,9 @@ class CoreLink:
         self._liveness = Liveness(monotonic_s())
         self._failure: asyncio.Future[FirstlightError] = asyncio.get_running_loop().create_future()
 
-    def state(self, now: float, *, prefix_tokens: int) -> CoreState:
+    def state(
+        self, now: float, *, prefix_tokens: int, ejected: bool = False, penalty_ms: float = 0.0
+    ) -> CoreState:
         """The core as a decision sees it; `prefix_tokens` of the prompt should be cached there."""
         uncounted = max(0, self._opens_sent - self.load.opens_counted)
         recent = list(self._prompt_tokens)[max(0, len(self._prompt_tokens) - uncounted) :]
@@ -106,6 +108,8 @@ class CoreLink:
             numerics_class=self.info.numerics_class,
             models=self.info.models,
             context_max=self.info.context_max,
+            ejected=ejected,
+            penalty_ms=penalty_ms,
         )
 
     def open(
@@ -239,6 +243,9 @@ class CoreLink:
     def _take(self, frame: core_pb2.CoreFrame, now: float) -> None:
         if frame.HasField("welcome"):
             self._welcome(from_node(frame.welcome.info), now)
+        for commits in frame.commits:
+            if receiver := self._receivers.get(commits.request):
+                receiver.committed(from_commits(commits))
         if frame.HasField("pong") and (sent := self._pings.pop(frame.pong, None)) is not None:
             self.rtt.observe((now - sent) * 1e3, now)
         load = from_load(frame.load) if frame.HasField("load") else None
@@ -247,9 +254,6 @@ class CoreLink:
             self.load, self.load_at_s = load, now
             self._memory.heard(self.info.node, load, now)
             self._ended_since_load = 0
-        for commits in frame.commits:
-            if receiver := self._receivers.get(commits.request):
-                receiver.committed(from_commits(commits))
         for done in frame.done:
             if receiver := self._receivers.get(done.request):
                 receiver.done(from_done(done))

@@ -1,5 +1,6 @@
 """What a benchmark prints before its figures: the command, the machine, the versions."""
 
+import json
 import os
 import platform
 import shlex
@@ -7,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 
 from firstlight.shared.clock import monotonic_s
 
@@ -31,6 +32,31 @@ def loop_ms() -> float:
             total += number
         best_s = min(best_s, monotonic_s() - begun_s)
     return best_s * 1e3
+
+
+def cold_factor() -> float:
+    """How much longer a small piece of work takes after 20 ms of something that touches no memory.
+
+    About 1 where a core and its caches are ours alone; far above where neighbours take them away,
+    and then every short piece of work between two waits is paid for in cache misses.
+    """
+    hot_s, cold_s = _piece_s(0.0), _piece_s(0.02)
+    return cold_s / hot_s
+
+
+def _piece_s(pause_s: float) -> float:
+    """Median time of one piece of work, each after `pause_s` of spinning."""
+    value = [{"role": "user", "content": "one piece of work " * 4}] * 2
+    times = []
+    for _ in range(25):
+        json.dumps(value, default=str)
+        end_s = monotonic_s() + pause_s
+        while monotonic_s() < end_s:
+            pass
+        begun_s = monotonic_s()
+        json.dumps(value, default=str)
+        times.append(monotonic_s() - begun_s)
+    return median(times)
 
 
 def percentile(values: Sequence[float], percent: int) -> float:

@@ -246,7 +246,6 @@ class Engine:
         ran = self._runner.run(plan)
         self._steps += 1
         self._measure(works, ran)
-        done_s = now + ran.ms / 1000
         for work, sampled in zip(works, ran.sampled, strict=True):
             if not work.samples:
                 work.sequence.computed += work.count
@@ -256,10 +255,10 @@ class Engine:
             if reached[-1].error:
                 failures.append(self._fail(work.sequence, reached[-1].error))
             else:
-                outcomes.append(self._judge(work, reached, done_s))
+                outcomes.append(self._judge(work, reached))
         return ran.ms
 
-    def _judge(self, work: Work, reached: tuple[Sampled, ...], done_s: float) -> Outcome:
+    def _judge(self, work: Work, reached: tuple[Sampled, ...]) -> Outcome:
         """Commit the ids that drafts reached, up to the one that ends the answer."""
         sequence, request = work.sequence, work.sequence.request
         ids: list[int] = []
@@ -279,7 +278,7 @@ class Engine:
                 accepted[source] += matched
             if finish:
                 break
-        outcome = self._outcome(work, ids, reached, accepted, finish, done_s)
+        outcome = self._outcome(work, ids, reached, accepted, finish)
         sequence.computed += work.count + len(ids) - 1
         sequence.commit(ids)
         self._kv.trim(sequence.table, sequence.computed)
@@ -296,7 +295,6 @@ class Engine:
         reached: tuple[Sampled, ...],
         accepted: Counter[str],
         finish: FinishReason | None,
-        done_s: float,
     ) -> Outcome:
         sequence, started_s = work.sequence, work.sequence.first_step_s
         assert started_s is not None
@@ -311,7 +309,7 @@ class Engine:
             logprobs=found,
             cached_tokens=sequence.cached_tokens if fresh else None,
             queue_ms=(started_s - sequence.arrived_s) * 1000 if fresh else None,
-            prefill_ms=(done_s - started_s) * 1000 if fresh else None,
+            started_s=started_s if fresh else None,
             verified=tuple(
                 (source, HintCount(verified=count, accepted=accepted[source]))
                 for source, count in sorted(verified.items())

@@ -128,7 +128,8 @@ class Outcome:
     cached_tokens: int | None = None
     """On the first outcome of an epoch, as the two below."""
     queue_ms: float | None = None
-    prefill_ms: float | None = None
+    started_s: float | None = None
+    """The `now` of its first step."""
     verified: tuple[tuple[str, HintCount], ...] = ()
     """By source; `offered` is left 0, since only the mailbox knows what was offered."""
     finish: FinishReason | None = None

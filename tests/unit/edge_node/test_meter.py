@@ -2,6 +2,7 @@
 
 from firstlight.edge_node import meter
 from firstlight.edge_node.answer import ChoiceStats, TtftParts
+from firstlight.edge_node.choice import Assignment
 from firstlight.edge_node.middleware import Access
 from firstlight.shared import telemetry
 from firstlight.shared.types import FinishReason
@@ -21,7 +22,7 @@ def test_a_choice_that_ends_is_counted_with_its_times() -> None:
 
 
 def test_a_route_beyond_the_home_region_is_a_spill() -> None:
-    meter.routed("far", home=False, ttft_ms=80.0)
+    meter.routed(Assignment("core-1", "far", "class", 1.0, ttft_ms=80.0), home=False)
     assert value("firstlight_routes_total", region="far", reason="spill") == 1
     assert value("firstlight_routes_total", region="far", reason="home") == 0
 

@@ -1,6 +1,7 @@
 """A stream's bytes, chunk by chunk."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from unit.edge_node.openai.script import ByteTokenizer
@@ -50,6 +51,21 @@ def test_the_first_chunk_says_the_role_and_who_serves() -> None:
     }
     assert second["choices"][0]["delta"] == {"content": "Hi"}  # type: ignore[index]
     assert second["firstlight"] == {"offset": 2, "ids": [72, 105]}
+
+
+def test_a_choice_that_moves_before_its_first_event_names_the_core_that_serves_it() -> None:
+    stats = [STATS, STATS]
+    served = [Served("s0", lambda: stats[0]), Served("s1", lambda: stats[1])]
+    chat = Chat(ByteTokenizer().token_bytes, logprobs=False)
+    moving = StreamWriter(chat, ORIGIN, served, include_usage=False)
+    stats[0] = replace(STATS, core="core-2", numerics_class="xyz")
+    first, _ = read(moving.chunks([Event(0, "a", (1,), 1)]))
+    assert first["system_fingerprint"] == "fp_xyz"
+    assert (first["firstlight"]["core"], first["firstlight"]["class"]) == ("core-2", "xyz")  # type: ignore[index]
+    stats[1] = replace(STATS, core="core-3")
+    later, _ = read(moving.chunks([Event(1, "b", (2,), 1)]))
+    assert later["firstlight"]["core"] == "core-3"  # type: ignore[index]
+    assert later["system_fingerprint"] == "fp_xyz"
 
 
 def test_the_last_chunk_has_a_reason_and_an_empty_delta() -> None:

@@ -343,9 +343,9 @@ def test_the_first_outcome_alone_tells_cached_tokens_and_times():
     core.add(request(), epoch=1, credit=FAR, now=1.0)
     first, second = core.step(3.0).outcomes[0], core.step(3.1).outcomes[0]
     assert first.queue_ms == pytest.approx(2000.0)
-    assert first.prefill_ms == pytest.approx(23.0)
+    assert first.started_s == 3.0
     assert first.cached_tokens == 0
-    assert (second.queue_ms, second.prefill_ms, second.cached_tokens) == (None, None, None)
+    assert (second.queue_ms, second.started_s, second.cached_tokens) == (None, None, None)
 
 
 def test_logprobs_stand_beside_the_ids_that_are_committed():
