@@ -11,6 +11,7 @@ id does to an answer by `choice`, what to draft by `draft`. Here they meet the l
 import asyncio
 import secrets
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from firstlight.edge_node import meter
@@ -172,6 +173,7 @@ class Flight:
             token_bytes=pipeline.token_bytes,
             received_s=ask.received_s,
         )
+        self._loop = asyncio.get_running_loop()
         self._answer = answer
         self._pipeline = pipeline
         self._deadline_s = ask.received_s + ask.budget_s
@@ -221,7 +223,8 @@ class Flight:
         else:
             self._finish(event)
         if commit.cached_tokens is not None:
-            self._pipeline.router.learn(self.choice, commit.cached_tokens, monotonic_s())
+            learn = self._pipeline.router.learn
+            self._loop.call_soon(learn, self.choice, commit.cached_tokens, monotonic_s())
 
     def done(self, done: Done) -> None:
         """From the link: statistics; the end of the answer waited for them."""
@@ -271,8 +274,7 @@ class Flight:
         meter.moved(decision.why)
         give_up_s = monotonic_s() + MOVE_GIVE_UP_S
         if decision.wait_s > 0:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(decision.wait_s, self._move, cause, give_up_s)
+            self._timer = self._loop.call_later(decision.wait_s, self._move, cause, give_up_s)
         else:
             self._move(cause, give_up_s)
 
@@ -286,8 +288,7 @@ class Flight:
             if now >= give_up_s:
                 self._give_up(cause)
             else:
-                loop = asyncio.get_running_loop()
-                self._timer = loop.call_later(MOVE_RETRY_S, self._move, cause, give_up_s)
+                self._timer = self._loop.call_later(MOVE_RETRY_S, self._move, cause, give_up_s)
         except FirstlightError as error:
             self._give_up(error)
 
@@ -303,7 +304,8 @@ class Flight:
         if choice.credit > len(request.prompt) + CREDIT_TOKENS:
             link.credit(request.id, choice.credit)
         self._hint_soon(())
-        meter.routed(assignment, home=assignment.region == self._pipeline.region)
+        home = assignment.region == self._pipeline.region
+        self._loop.call_soon(partial(meter.routed, assignment, home=home))
 
     def _hint_soon(self, fresh: tuple[int, ...]) -> None:
         """Draft when what the loop has to do now is done: text and requests do not wait for it."""
@@ -311,7 +313,7 @@ class Flight:
             return
         self._undrafted += fresh
         if self._aside is None:
-            self._aside = asyncio.get_running_loop().call_soon(self._hint, self._draft)
+            self._aside = self._loop.call_soon(self._hint, self._draft)
 
     def _hint(self, draft: Draft) -> None:
         fresh, self._undrafted, self._aside = tuple(self._undrafted), [], None
@@ -327,8 +329,7 @@ class Flight:
             return
         if self.choice.core_goes_on:
             self._link.cancel(self.choice.request.id, self.choice.stream.epoch)
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(STATISTICS_WAIT_S, self._conclude)
+        self._timer = self._loop.call_later(STATISTICS_WAIT_S, self._conclude)
 
     def _conclude(self) -> None:
         if self._landed:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Literal
 
 from firstlight.edge_node.http.exchange import AsgiApp
+from firstlight.edge_node.http.gate import TcpGate
 from firstlight.edge_node.http.lifespan import Lifespan
 from firstlight.edge_node.http.limits import HttpLimits
-from firstlight.edge_node.http.middleware import TcpGate
 from firstlight.edge_node.http.server import Http3Server
 from firstlight.edge_node.http.tcp import Granian, TcpServer, Uvicorn
 from firstlight.shared.clock import monotonic_s

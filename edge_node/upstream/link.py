@@ -243,9 +243,20 @@ class CoreLink:
     def _take(self, frame: core_pb2.CoreFrame, now: float) -> None:
         if frame.HasField("welcome"):
             self._welcome(from_node(frame.welcome.info), now)
+        # What the frame says of the core itself: after the text that it brings has gone on.
+        asyncio.get_running_loop().call_soon(self._heard, frame, now, self._ended_since_load)
         for commits in frame.commits:
             if receiver := self._receivers.get(commits.request):
                 receiver.committed(from_commits(commits))
+        for done in frame.done:
+            if receiver := self._receivers.get(done.request):
+                receiver.done(from_done(done))
+        for failed in frame.failed:
+            if receiver := self._receivers.get(failed.request):
+                receiver.failed(from_failed(failed))
+
+    def _heard(self, frame: core_pb2.CoreFrame, now: float, ended: int) -> None:
+        """`ended`: requests that had ended when the frame came, so that its load knows of them."""
         if frame.HasField("pong") and (sent := self._pings.pop(frame.pong, None)) is not None:
             self.rtt.observe((now - sent) * 1e3, now)
         load = from_load(frame.load) if frame.HasField("load") else None
@@ -253,13 +264,7 @@ class CoreLink:
         if load is not None:
             self.load, self.load_at_s = load, now
             self._memory.heard(self.info.node, load, now)
-            self._ended_since_load = 0
-        for done in frame.done:
-            if receiver := self._receivers.get(done.request):
-                receiver.done(from_done(done))
-        for failed in frame.failed:
-            if receiver := self._receivers.get(failed.request):
-                receiver.failed(from_failed(failed))
+            self._ended_since_load = max(0, self._ended_since_load - ended)
 
     def _welcome(self, info: NodeInfo, now: float) -> None:
         if info.node != self.info.node:

@@ -152,13 +152,14 @@ class ChatEncoder:
         tools: Sequence[Mapping[str, object]] | None = None,
     ) -> list[int]:
         """The ids. Raises `RequestError`, as `ChatTemplate.render` does."""
-        mark = _unused_mark(
-            json.dumps([list(messages), list(tools or ())], ensure_ascii=False, default=str)
-        )
-        marked = [self._marked_object(message, mark) for message in messages]
-        marked_tools = None if tools is None else [self._marked_object(t, mark) for t in tools]
+        given = json.dumps([list(messages), list(tools or ())], ensure_ascii=False, default=str)
+        mark = ""
+        if any(first in given for first in self._begins):
+            mark = _unused_mark(given)
+            messages = [self._marked_object(message, mark) for message in messages]
+            tools = None if tools is None else [self._marked_object(tool, mark) for tool in tools]
         ids: list[int] = []
-        for piece in self._pieces(self._template.render(marked, tools=marked_tools)):
+        for piece in self._pieces(self._template.render(messages, tools=tools)):
             if (id_ := self._tokenizer.control.get(piece)) is not None:
                 ids.append(id_)
             elif piece:
@@ -197,8 +198,6 @@ class ChatEncoder:
         return value
 
     def _marked_text(self, text: str, mark: str) -> str:
-        if not any(first in text for first in self._begins):
-            return text
         for token in self._spelled:
             text = text.replace(token, token[0] + mark + token[1:])
         ends = [
