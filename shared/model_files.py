@@ -38,8 +38,12 @@ _GGUF_ARRAY = 9
 _GGUF_TYPES = {
     0: ("F32", 1, 4),
     1: ("F16", 1, 2),
+    2: ("Q4_0", 32, 18),
     3: ("Q4_1", 32, 20),
     8: ("Q8_0", 32, 34),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
     30: ("BF16", 1, 2),
 }
 """GGML type number → name, elements a block, bytes a block."""
@@ -53,7 +57,7 @@ class TensorEntry:
 
     name: str
     type: str
-    """F32, F16, BF16, Q8_0 or Q4_1."""
+    """F32, F16, BF16, or a block-quantized type of GGML."""
     shape: tuple[int, ...]
     """Outermost dimension first, in elements."""
     offset: int

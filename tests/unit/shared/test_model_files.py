@@ -102,7 +102,8 @@ HEAD = b"GGUF" + pack("<I", 3)
         (HEAD + pack("<QQQ1sI", 1, 0, 1, b"t", 77), "dimension count of tensor 't' is 77"),
         (HEAD + pack("<QQQ1sIQIQ", 1, 0, 1, b"t", 1, 1 << 50, 0, 0), "tensor 't' ends at"),
         (HEAD + pack("<QQQ1sIQIQ", 1, 0, 1, b"t", 1, 31, 8, 0), "impossible shape"),
-        (HEAD + pack("<QQQ1sIQIQ", 1, 0, 1, b"t", 1, 32, 12, 0), "GGML type 12"),
+        (HEAD + pack("<QQQ1sIQIQ", 1, 0, 1, b"t", 1, 32, 10, 0), "GGML type 10"),
+        (HEAD + pack("<QQQ1sIQIQ", 1, 0, 1, b"t", 1, 128, 12, 0), "impossible shape"),
         (HEAD + pack("<QQQ1sIQIQ", 1, 0, 1, b"t", 1, 1, 0, 5), "not a multiple of 32"),
     ],
 )
