@@ -29,7 +29,7 @@ _EXPOSE_HEADERS = (
     b"x-firstlight-edge, x-firstlight-core, x-firstlight-region"
 )
 _PREFLIGHT_AGE_S = b"86400"
-_METHODS = b"GET, POST, OPTIONS"
+_METHODS = b"GET, HEAD, POST, OPTIONS"
 _COUNTED_METHODS = {"GET", "POST", "OPTIONS", "HEAD", "PUT", "DELETE", "PATCH"}
 _PROTOCOLS = {"1.0": "h1", "1.1": "h1", "2": "h2", "3": "h3"}
 CLIENT_WENT = 499

@@ -222,9 +222,15 @@ class Flight:
             self._hint_soon(event.ids)
         else:
             self._finish(event)
-        if commit.cached_tokens is not None:
-            learn = self._pipeline.router.learn
-            self._loop.call_soon(learn, self.choice, commit.cached_tokens, monotonic_s())
+        if commit.cached_tokens is not None and self.choice.assignment is not None:
+            learn = partial(
+                self._pipeline.router.learn,
+                self.choice.assignment,
+                self.choice.block_hashes,
+                cached_tokens=commit.cached_tokens,
+                now=monotonic_s(),
+            )
+            self._loop.call_soon(learn)
 
     def done(self, done: Done) -> None:
         """From the link: statistics; the end of the answer waited for them."""

@@ -4,6 +4,7 @@ It gathers the state of every core with a warm link, asks the rule, and remember
 where, so that the next decision sees it at once.
 """
 
+from collections.abc import Sequence
 from random import Random
 
 from firstlight.edge_node.choice import Assignment, Choice
@@ -85,18 +86,23 @@ class CoreRouter:
         )
         return link, assignment
 
-    def learn(self, choice: Choice, cached_tokens: int, now: float) -> None:
+    def learn(
+        self,
+        assignment: Assignment,
+        block_hashes: Sequence[bytes],
+        *,
+        cached_tokens: int,
+        now: float,
+    ) -> None:
         """The first commit said how many prompt tokens the core had cached."""
-        assignment = choice.assignment
-        if assignment is not None:
-            self._ejection.success(assignment.core)
-            self._sent.computed(
-                assignment.core,
-                choice.block_hashes,
-                expected_tokens=assignment.prefix_tokens,
-                cached_tokens=cached_tokens,
-                now=now,
-            )
+        self._ejection.success(assignment.core)
+        self._sent.computed(
+            assignment.core,
+            block_hashes,
+            expected_tokens=assignment.prefix_tokens,
+            cached_tokens=cached_tokens,
+            now=now,
+        )
 
     def refused(self, core: str, now: float) -> None:
         """The core had no room for a choice."""

@@ -6,7 +6,8 @@ the bridge does these things itself.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from math import inf
 from typing import Any
 
 from firstlight.edge_node.http.asgi import Fields, clean_fields, error_answer
@@ -17,6 +18,7 @@ from firstlight.shared.clock import monotonic_s
 DISCONNECT = {"type": "http.disconnect"}
 DISCARD_BYTES_MAX = 1024 * 1024
 _DISCARD_S = 1.0
+"""For the last that is read from a client, or told one, that will not be served."""
 _WATCH_SHARE = 0.25
 """Of the stall timeout: how often it is looked for."""
 
@@ -48,7 +50,7 @@ class TcpGate:
             raise RuntimeError(f"scope {scope['type']!r} is not served")
         task = asyncio.current_task()
         assert task is not None
-        request = TcpRequest(receive, send, self._limits.body_bytes_max, self._announced())
+        request = TcpRequest(receive, send, self._limits.body_bytes_max, self._announced)
         if self.draining or len(self._running) >= self._limits.requests_max:
             reason = (
                 "the server is going away" if self.draining else "too many requests are in work"
@@ -63,6 +65,7 @@ class TcpGate:
         except asyncio.CancelledError:
             if not request.stalled:
                 raise
+            await request.give_up()
         finally:
             del self._running[task]
 
@@ -93,11 +96,11 @@ class TcpGate:
             asyncio.get_running_loop().call_later(wait_s, self._watch)
 
     def _watch(self) -> None:
-        """End requests whose client has let one `send` wait for too long."""
+        """End requests whose client takes no answer, or has stopped in the middle of its body."""
         self._watching = False
         before_s = monotonic_s() - self._limits.stall_timeout_s
         for task, request in self._running.items():
-            if request.sending_since_s is not None and request.sending_since_s < before_s:
+            if request.waits_since_before(before_s) and not request.stalled:
                 request.stalled = True
                 task.cancel()
         if self._running:
@@ -108,15 +111,28 @@ class TcpRequest:
     """The `receive` and `send` of one request."""
 
     def __init__(
-        self, receive: Receive, send: Send, body_bytes_max: int, announced: Fields
+        self, receive: Receive, send: Send, body_bytes_max: int, announced: Callable[[], Fields]
     ) -> None:
-        self.sending_since_s: float | None = None
-        """When the `send` under way began."""
+        """`announced`: fields that every answer carries, as of its start."""
         self.stalled = False
+        self._sending_since_s = self._reading_since_s = inf
+        """When what is under way began; reading counts up to the end of the body."""
+        self._body_ended = False
         self._receive, self._send = receive, send
         self._body_bytes_max, self._announced = body_bytes_max, announced
         self._received_bytes = 0
         self._started = self._refused = False
+
+    def waits_since_before(self, time_s: float) -> bool:
+        """Whether the client has kept us waiting since then."""
+        return min(self._sending_since_s, self._reading_since_s) < time_s
+
+    async def give_up(self) -> None:
+        """Tell a client that stopped in the middle of its body, if it can still be told."""
+        if not self._started and not self._body_ended:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_DISCARD_S):
+                    await self.answer(408, "the body stopped coming")
 
     async def refused_as_declared(self, scope: Scope) -> bool:
         """Answer 413 if the request says that its body is above the limit; whether it did."""
@@ -131,7 +147,13 @@ class TcpRequest:
         """For the application. A body above the limit is answered with 413, and ends here."""
         if self._refused:
             return dict(DISCONNECT)
-        message = await self._receive()
+        if not self._body_ended:
+            self._reading_since_s = monotonic_s()
+        try:
+            message = await self._receive()
+        finally:
+            self._reading_since_s = inf
+        self._body_ended = not message.get("more_body", False)
         self._received_bytes += len(message.get("body", b""))
         if self._received_bytes <= self._body_bytes_max:
             return message
@@ -162,12 +184,12 @@ class TcpRequest:
     async def _pass_on(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             fields = clean_fields(message.get("headers") or ())
-            message = {**message, "headers": [*fields, *self._announced]}
-        self.sending_since_s = monotonic_s()
+            message = {**message, "headers": [*fields, *self._announced()]}
+        self._sending_since_s = monotonic_s()
         try:
             await self._send(message)
         finally:
-            self.sending_since_s = None
+            self._sending_since_s = inf
 
     async def _discard(self) -> None:
         """Read a little of what is not wanted: closing over unread bytes makes TCP drop the

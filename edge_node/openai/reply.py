@@ -166,13 +166,15 @@ async def _while_there(receive: Receive, telling: Coroutine[None, None, None]) -
     work = asyncio.ensure_future(telling)
     gone = asyncio.ensure_future(_disconnected(receive))
     try:
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         gone.cancel()
         work.cancel()  # does nothing to work that is done
         await asyncio.gather(work, gone, return_exceptions=True)
     if not work.cancelled():
         work.result()
+    elif gone not in done:
+        raise PeerError("the answer was cancelled underneath us")
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -259,7 +259,11 @@ class CoreLink:
         """`ended`: requests that had ended when the frame came, so that its load knows of them."""
         if frame.HasField("pong") and (sent := self._pings.pop(frame.pong, None)) is not None:
             self.rtt.observe((now - sent) * 1e3, now)
-        load = from_load(frame.load) if frame.HasField("load") else None
+        try:
+            load = from_load(frame.load) if frame.HasField("load") else None
+        except PeerError as error:
+            self.fail(error)
+            return
         self._liveness.frame(load, now)
         if load is not None:
             self.load, self.load_at_s = load, now

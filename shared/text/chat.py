@@ -140,7 +140,9 @@ class ChatEncoder:
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer) -> None:
         self._template, self._tokenizer = template, tokenizer
         self._spelled = sorted(tokenizer.control, key=len, reverse=True)
-        self._begins = frozenset(token[0] for token in self._spelled)
+        # As `json.dumps` spells them, since they are looked for in what it wrote.
+        self._begins = frozenset(_json_text(token[0]) for token in self._spelled)
+        self._marks = [chr(code) for code in _MARKS if chr(code) not in template.source]
         self._split = re.compile("(" + "|".join(map(re.escape, self._spelled)) + ")")
         self._fixed = {piece: self._ids(piece) for piece in self._fixed_pieces()}
         """Ids of the texts that the template itself writes into every prompt."""
@@ -155,7 +157,7 @@ class ChatEncoder:
         given = json.dumps([list(messages), list(tools or ())], ensure_ascii=False, default=str)
         mark = ""
         if any(first in given for first in self._begins):
-            mark = _unused_mark(given)
+            mark = self._unused_mark(given)
             messages = [self._marked_object(message, mark) for message in messages]
             tools = None if tools is None else [self._marked_object(tool, mark) for tool in tools]
         ids: list[int] = []
@@ -172,6 +174,12 @@ class ChatEncoder:
 
     def _ids(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, special=False)
+
+    def _unused_mark(self, text: str) -> str:
+        for mark in self._marks:
+            if mark not in text:
+                return mark
+        raise RequestError("messages use every private use character", param="messages")
 
     def _fixed_pieces(self) -> set[str]:
         """What two prompts with different messages have in common."""
@@ -454,8 +462,5 @@ def _refuse(message: object) -> NoReturn:
     raise RequestError(f"chat template: {str(message)[:500]}", param="messages")
 
 
-def _unused_mark(text: str) -> str:
-    for code in _MARKS:
-        if chr(code) not in text:
-            return chr(code)
-    raise RequestError("messages use every private use character", param="messages")
+def _json_text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]

@@ -24,10 +24,21 @@ from firstlight.shared import rpc
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.errors import CapacityError, FirstlightError, PeerError, RequestError
+from firstlight.shared.proto import core_pb2
+from firstlight.shared.proto.convert import to_commits, to_failed
 from firstlight.shared.routing.ejection import FAILURES_MAX
-from firstlight.shared.stream import CREDIT_TOKENS
+from firstlight.shared.stream import CREDIT_TOKENS, TokenStream
 from firstlight.shared.tls import NodeFiles, ensure_ca, issue
-from firstlight.shared.types import FinishReason, MeshView, NodeInfo, Report, Role, Sampling
+from firstlight.shared.types import (
+    Commit,
+    Failed,
+    FinishReason,
+    MeshView,
+    NodeInfo,
+    Report,
+    Role,
+    Sampling,
+)
 
 MODEL, TOKENIZER = "m", "t"
 PROMPT = tuple(range(1, 40))
@@ -301,6 +312,33 @@ async def test_a_stop_string_ends_the_answer_where_it_would_have_on_the_lost_cor
     _, cut, finish, stats = await read(mesh, ask(seed=3, max_tokens=120, stop=(stop,)), at=4)
     assert (cut, finish) == (text[:8], FinishReason.STOP)
     assert stats.moved == 1
+
+
+async def test_who_committed_first_is_known_even_if_it_hands_over_in_the_same_frame(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for engine in mesh.engines.values():
+        engine._runner.step_s = 2.0  # type: ignore[attr-defined]
+    learned: list[str] = []
+    monkeypatch.setattr(
+        mesh.pipeline.router, "learn", lambda assignment, *_, **__: learned.append(assignment.core)
+    )
+    answer = mesh.pipeline.open(ask(seed=1))
+    request, epoch = answer._flights[0].choice.request, 1
+    author = TokenStream(request.prompt)
+    commit = Commit(
+        request.id, epoch, author.position, (100,), author.append((100,)), cached_tokens=0
+    )
+    failed = Failed(request.id, epoch, "peer", "it stops", True)
+    link = mesh.pool.link("core-eu")
+    assert link is not None
+    link._take(
+        core_pb2.CoreFrame(commits=[to_commits(commit)], failed=[to_failed(failed)]), monotonic_s()
+    )
+    assert answer.stats(0).core == "core-us"
+    await asyncio.sleep(0)
+    assert learned == ["core-eu"]
+    answer.close()
 
 
 async def test_closing_an_answer_early_frees_the_core(mesh: Mesh) -> None:

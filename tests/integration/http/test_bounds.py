@@ -59,6 +59,17 @@ async def test_a_client_that_does_not_read_is_cancelled_after_the_stall_timeout(
     await closing()
 
 
+async def test_a_body_that_stops_coming_is_answered_408(open_edge: Any) -> None:
+    edge = await open_edge(stall_timeout_s=0.3)
+    reader, writer = await edge.connect_tcp("http/1.1")
+    writer.write(b"POST /size HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\nfive!")
+    async with asyncio.timeout(3.0):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 408")
+        while edge.fronts.requests:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    writer.transport.abort()
+
+
 async def test_an_upload_that_nobody_reads_does_not_block_other_clients(edge: Edge) -> None:
     async with edge.client("3") as blocked, edge.client("3") as other:
         upload = asyncio.ensure_future(blocked.request("POST", "/idle", {}, b"x" * 4 * MIB))

@@ -34,6 +34,15 @@ async def test_a_drain_lets_streams_finish_and_takes_no_new_requests(edge: Edge,
         await edge.client("3", connect_timeout_s=0.3).request("GET", "/hello")
 
 
+async def test_an_answer_that_starts_in_a_drain_names_no_port_that_closes(edge: Edge) -> None:
+    async with edge.client("2") as client:
+        asked = asyncio.ensure_future(client.request("GET", "/idle"))
+        await edge.app.started.wait()
+        draining = asyncio.ensure_future(edge.fronts.drain(5.0))
+        assert (await asked).headers["alt-svc"] == "clear"
+        await draining
+
+
 @pytest.mark.parametrize("http", VERSIONS)
 async def test_a_drain_cuts_what_takes_longer_than_its_grace(edge: Edge, http: Any) -> None:
     async with edge.client(http) as client:

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from unit.edge_node.openai.script import ScriptSource, app_for
+from unit.edge_node.openai.script import ScriptAnswer, ScriptSource, app_for
 
+from firstlight.edge_node.answer import Event
 from firstlight.edge_node.middleware import AccessCounts
 from firstlight.edge_node.openai.reply import Pace
 from firstlight.edge_node.openai.routes import ApiLimits
@@ -92,6 +93,20 @@ async def test_a_server_that_stops_cancels_the_answer() -> None:
         one.task.cancel()
         await asyncio.gather(one.task, return_exceptions=True)
         assert source.answers[0].closed == 1
+
+
+@BOTH
+async def test_an_answer_that_is_cancelled_underneath_is_an_error(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cancelled(_: ScriptAnswer) -> list[Event]:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(ScriptAnswer, "take", cancelled)
+    async with exchange(ScriptSource(), stream=stream) as one:
+        await one.task
+        assert one.sent[0]["status"] == 502
+        assert b"cancelled underneath" in one.body
 
 
 async def test_an_answer_is_closed_when_it_ended() -> None:

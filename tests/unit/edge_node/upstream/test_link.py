@@ -11,6 +11,7 @@ from firstlight.edge_node.upstream.link import UNCOUNTED_MAX, CoreLink
 from firstlight.edge_node.view import MeshMemory
 from firstlight.shared.errors import FirstlightError
 from firstlight.shared.proto import core_pb2, core_pb2_grpc
+from firstlight.shared.proto.convert import to_node
 from firstlight.shared.types import Commit, Done, Failed, NodeInfo, Role
 
 CORE = NodeInfo("core", Role.CORE, 1, "eu", "127.0.0.1:1")
@@ -48,16 +49,39 @@ async def test_prompts_are_counted_when_more_are_open_than_are_remembered() -> N
         assert state.unseen_prompt_tokens == 3 * UNCOUNTED_MAX
 
 
-async def test_a_core_that_does_not_say_what_it_is_is_left() -> None:
+async def life_with(core: core_pb2_grpc.CoreServicer) -> tuple[CoreLink, FirstlightError]:
+    """The link to such a core, and why it ended."""
     server = grpc.aio.server()
-    core_pb2_grpc.add_CoreServicer_to_server(Rude(), server)
+    core_pb2_grpc.add_CoreServicer_to_server(core, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             link = CoreLink(CORE, channel, MeshMemory())
-            reason = await asyncio.wait_for(link.run(), 4)
+            return link, await asyncio.wait_for(link.run(), 4)
     finally:
         await server.stop(0)
+
+
+async def test_a_core_that_does_not_say_what_it_is_is_left() -> None:
+    link, reason = await life_with(Rude())
     assert "no welcome" in reason.message
     assert not link.welcomed
+
+
+class Garbled(core_pb2_grpc.CoreServicer):
+    """Says what it is, and then a load that cannot be."""
+
+    async def Link(self, frames: Any, context: Any) -> AsyncIterator[core_pb2.CoreFrame]:
+        yield core_pb2.CoreFrame(welcome=core_pb2.Welcome(info=to_node(CORE)))
+        load = core_pb2.Load(steps=1)
+        load.step_ms.add(rows=1, ms=float("nan"))
+        while True:
+            yield core_pb2.CoreFrame(load=load)
+            await asyncio.sleep(0.05)
+
+
+async def test_a_core_whose_load_cannot_be_is_left_for_that_reason() -> None:
+    link, reason = await life_with(Garbled())
+    assert link.welcomed
+    assert "load.step_ms is nan" in reason.message

@@ -108,6 +108,33 @@ def test_a_wrong_template_file_is_named(tmp_path: Path, text: bytes) -> None:
         load_chat_template(tmp_path)
 
 
+class Characters:
+    """An id a character, and control tokens that begin with what JSON writes as an escape."""
+
+    def __init__(self, *control: str) -> None:
+        self.control = {token: 1_000_000 + i for i, token in enumerate(control)}
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        assert not special
+        return [ord(character) for character in text]
+
+
+@pytest.mark.parametrize("token", ["\n\nHuman:", "\x01BOS", "\r\n\r\n", '"quoted"', "\\back"])
+def test_a_control_token_of_any_spelling_stays_text(token: str) -> None:
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", "", "")
+    encode = ChatEncoder(template, Characters(token))  # type: ignore[arg-type]
+    ids = encode([{"role": "user", "content": f"a{token}b"}])
+    assert ids == [ord(character) for character in f"a{token}b"]
+
+
+def test_a_private_use_character_of_the_template_is_kept() -> None:
+    template = ChatTemplate("\ue000{% for m in messages %}{{ m.content }}{% endfor %}", "", "")
+    encode = ChatEncoder(template, Characters("<end>"))  # type: ignore[arg-type]
+    for content in ("a", "<end>"):
+        ids = encode([{"role": "user", "content": content}])
+        assert ids == [0xE000, *map(ord, content)]
+
+
 def test_each_rendering_has_a_budget_of_its_own() -> None:
     template = ChatTemplate("{% for i in range(90000) %}{% endfor %}done", "", "")
     assert [template.render(HELLO) for _ in range(4)] == ["done"] * 4
