@@ -17,8 +17,8 @@ class Ask:
     sampling: Sampling
     seed: int
     """uint64; drawn by the edge if the client gave none."""
-    max_tokens: int
-    """Of each choice; fewer where the context has no room for them behind the prompt."""
+    max_tokens: int | None
+    """Of each choice; None, and what is more than the context has room for: until it is full."""
     context_max: int
     """Tokens of a prompt and its answer together."""
     n: int = 1
@@ -27,6 +27,10 @@ class Ask:
     hints: bool = True
     priority: Priority = Priority.INTERACTIVE
     budget_s: float = 600.0
+    committed: tuple[tuple[int, ...], ...] = ()
+    """On resume: the ids of each choice that the client has, with their text. Empty: none."""
+    numerics_class: str | None = None
+    """On resume: of the cores that committed them."""
     received_s: float = 0.0
     """`monotonic_s()` when the request's first byte was here."""
 

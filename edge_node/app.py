@@ -14,9 +14,10 @@ from firstlight.edge_node import meter
 from firstlight.edge_node.config import EdgeSettings, is_loopback
 from firstlight.edge_node.control import EdgeControl, load_of
 from firstlight.edge_node.http.fronts import Fronts
-from firstlight.edge_node.keys import salt_key
+from firstlight.edge_node.keys import read_keys
 from firstlight.edge_node.openai.routes import create_app
 from firstlight.edge_node.pipeline import Pipeline
+from firstlight.edge_node.resume import Seals
 from firstlight.edge_node.route import CoreRouter
 from firstlight.edge_node.tenants import Tenants
 from firstlight.edge_node.upstream.pool import LinkPool
@@ -37,7 +38,9 @@ async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
     directory = settings.tls.directory or state_dir() / "tls"
     names = _names(settings, host)
     files = node_files(settings.tls, Role.EDGE, settings.node, names, default_directory=directory)
-    salt = salt_key(settings.keys.salt_file, default=directory / "salt.key")
+    keys = settings.keys
+    salt, *_ = read_keys("keys.salt_file", keys.salt_file, default=directory / "salt.key")
+    stream_keys = read_keys("keys.stream_file", keys.stream_file, default=directory / "stream.key")
     tokenizer, encode_chat = await asyncio.to_thread(_load_text, settings.tokenizer.path)
     memory, rng = MeshMemory(), SystemRandom()
     pool = LinkPool(memory, partial(rpc.channel, files=files, peer_role=Role.CORE), rng)
@@ -59,6 +62,7 @@ async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
         encode_chat,
         router.models,
         tenants,
+        Seals(stream_keys),
         not_ready=lambda: None if router.models() else "no core is linked yet",
         metrics=telemetry.render if metrics else None,
         on_access=meter.answered,

@@ -56,14 +56,17 @@ class Choice:
         stop: tuple[str, ...],
         token_bytes: Callable[[int], bytes],
         received_s: float,
+        committed: tuple[int, ...] = (),
+        numerics_class: str | None = None,
     ) -> None:
+        """`committed`, by cores of `numerics_class`: ids that the client has, with their text."""
         self.request = request
         self.index = index
-        self.stream = TokenStream(request.prompt)
+        self.stream = TokenStream(request.prompt, committed)
         self.assignment: Assignment | None = None
         self.finish: FinishReason | None = None
         self.stats = ChoiceStats()
-        self.numerics_class: str | None = None
+        self.numerics_class = numerics_class
         """Of the core that committed last; None before the first id."""
         self.tried: set[str] = set()
         """Cores that failed this choice; tried again only if no other is left."""
@@ -82,10 +85,14 @@ class Choice:
         self._cut = False
         self._held: deque[TokenText] = deque()
         """With logprobs: ids whose text is not fully sent."""
-        self._released = 0
-        self._taken = len(request.prompt)
+        self._released = len(committed)
+        self._taken = len(request.prompt) + len(committed)
         self._credit = self._taken + CREDIT_TOKENS
         self._hints_before: dict[str, HintCount] = {}
+        self._had_ids = len(committed)
+        self._had_chars = 0
+        """Of the text to come, what the client has already."""
+        self._replay(committed)
 
     def assign(self, assignment: Assignment) -> int:
         """Give the choice to a core; returns the epoch of that assignment."""
@@ -111,7 +118,7 @@ class Choice:
         fresh = self.stream.receive(commit)
         if not fresh:
             return None
-        if self._count == 0:
+        if self._count == self._had_ids:
             self._first(commit, now)
         if not self._committed_in_epoch:
             self._begin_epoch()
@@ -124,11 +131,11 @@ class Choice:
             text += self._push(token, logprobs[i] if logprobs else None)
             if self.finish:
                 break
-        tpot_ms = (self._last_s - self._first_s) * 1e3 / max(1, self._count - 1)
+        tpot_ms = (self._last_s - self._first_s) * 1e3 / max(1, self._count - self._had_ids - 1)
         self.stats = replace(self.stats, completion_tokens=self._count, tpot_ms=tpot_ms)
         return Event(
             index=self.index,
-            text=text,
+            text=self._unseen(text),
             ids=tuple(ids),
             offset=self._offset,
             tokens=self._release(),
@@ -219,6 +226,21 @@ class Choice:
             first_packet=max(0.0, total - network - queue - prefill),
         )
         self.stats = replace(self.stats, ttft_ms=parts, cached_tokens=commit.cached_tokens or 0)
+
+    def _replay(self, committed: tuple[int, ...]) -> None:
+        """Come to where the client is."""
+        text, had = "", b"".join(map(self._token_bytes, committed)).decode("utf-8", "replace")
+        for token in committed:
+            if self.finish is None:
+                text += self._push(token, None)
+        self._had_chars = max(0, len(had) - len(text))
+        self.stats = replace(self.stats, completion_tokens=self._count)
+
+    def _unseen(self, text: str) -> str:
+        """What of the text the client has not."""
+        had = min(self._had_chars, len(text))
+        self._had_chars -= had
+        return text[had:]
 
     def _push(self, token: int, logprobs: TokenLogprobs | None) -> str:
         request = self.request

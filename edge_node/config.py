@@ -25,6 +25,11 @@ class KeysConfig:
     """`tenant: sha256-of-key` lines; null lets everyone in, on a loopback listener only."""
     salt_file: Path | None = None
     """The secret that separates tenants in the prefix cache; the same for all edges."""
+    stream_file: Path | None = None
+    """The secret that lets a client go on with a stream at another edge; the same for all edges.
+
+    A second line holds the key before the current one, whose streams can still be gone on with.
+    """
 
 
 class EdgeSettings(Settings):

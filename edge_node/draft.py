@@ -16,11 +16,11 @@ HINT_IDS_MAX = 16
 class Draft:
     """The drafter of one choice, in step with its stream."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, committed: tuple[int, ...] = ()) -> None:
         self._request = request.id
         self._ngram = NgramDrafter()
-        self._unread = request.prompt
-        """The prompt, until the first hint: indexing it must not delay the request."""
+        self._unread = (*request.prompt, *committed)
+        """Ids from before the first hint, until then: indexing them must not delay the request."""
 
     def after(self, fresh: tuple[int, ...], stream: TokenStream) -> Hint | None:
         """A hint for what follows `stream`, whose last ids are `fresh`; None without an idea."""

@@ -6,28 +6,34 @@ from pathlib import Path
 
 from firstlight.shared.errors import ConfigError
 
-SALT_KEY_BYTES = 32
+KEY_BYTES = 32
+KEYS_MAX = 2
+"""The current key and, while a change is under way, the one before it."""
 
 
-def salt_key(named: Path | None, *, default: Path) -> bytes:
-    """The key that tenants' salts are made with, from a file of hex digits.
+def read_keys(setting: str, named: Path | None, *, default: Path) -> tuple[bytes, ...]:
+    """The keys of a file, a line of hex digits each, the current one first.
 
-    Edges that share a prefix cache need the same file. Without a name it is `default`, made (0600)
-    by whichever edge comes first. Raises `ConfigError` for a file that holds no key.
+    Edges that must understand each other need the same file. Without a name it is `default`, made
+    (0600) by whichever edge comes first. `setting` is what errors call it. Raises `ConfigError`
+    for a file that holds no key.
     """
     path = named or default
     if named is None:
-        _make_once(path)
+        _make_once(setting, path)
     try:
-        key = bytes.fromhex(path.read_text().strip())
+        keys = tuple(bytes.fromhex(line) for line in path.read_text().split())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"keys.salt_file: {path}: {error}") from None
-    if len(key) != SALT_KEY_BYTES:
-        raise ConfigError(f"keys.salt_file: {path}: {len(key)} bytes, expected {SALT_KEY_BYTES}")
-    return key
+        raise ConfigError(f"{setting}: {path}: {error}") from None
+    if not 0 < len(keys) <= KEYS_MAX:
+        raise ConfigError(f"{setting}: {path}: {len(keys)} keys, expected 1 to {KEYS_MAX}")
+    for key in keys:
+        if len(key) != KEY_BYTES:
+            raise ConfigError(f"{setting}: {path}: {len(key)} bytes, expected {KEY_BYTES}")
+    return keys
 
 
-def _make_once(path: Path) -> None:
+def _make_once(setting: str, path: Path) -> None:
     """Written aside and linked into place, so that no other process reads half a key."""
     if path.exists():
         return
@@ -36,11 +42,11 @@ def _make_once(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(SALT_KEY_BYTES) + "\n")
+            file.write(secrets.token_hex(KEY_BYTES) + "\n")
         os.link(aside, path)
     except FileExistsError:
         pass
     except OSError as error:
-        raise ConfigError(f"keys.salt_file: cannot make {path}: {error}") from None
+        raise ConfigError(f"{setting}: cannot make {path}: {error}") from None
     finally:
         aside.unlink(missing_ok=True)

@@ -92,7 +92,7 @@ class Pipeline:
             sampling=ask.sampling,
             seed=ask.seed,
             choice=choice,
-            max_tokens=min(ask.max_tokens, ask.context_max - len(prompt)),
+            max_tokens=min(ask.max_tokens or ask.context_max, ask.context_max - len(prompt)),
             eos_ids=frozenset() if ask.ignore_eos else self._eos_ids,
             priority=ask.priority,
             budget_s=ask.budget_s,
@@ -166,9 +166,12 @@ class Flight:
     def __init__(
         self, answer: MeshAnswer, pipeline: Pipeline, ask: Ask, request: Request, index: int
     ) -> None:
+        committed = ask.committed[index] if ask.committed else ()
         self.choice = Choice(
             request,
             index=index,
+            committed=committed,
+            numerics_class=ask.numerics_class,
             stop=ask.stop,
             token_bytes=pipeline.token_bytes,
             received_s=ask.received_s,
@@ -178,7 +181,7 @@ class Flight:
         self._pipeline = pipeline
         self._deadline_s = ask.received_s + ask.budget_s
         self._link: CoreLink | None = None
-        self._draft = Draft(request) if ask.hints else None
+        self._draft = Draft(request, committed) if ask.hints else None
         self._undrafted: list[int] = []
         """Ids committed since the last hint."""
         self._aside: asyncio.Handle | None = None
@@ -186,8 +189,14 @@ class Flight:
         self._landed = False
 
     def depart(self) -> None:
-        """First assignment. Raises `CapacityError` when no core can take it."""
-        self._open(monotonic_s())
+        """First assignment. Raises `CapacityError` when no core can take it.
+
+        A choice that is resumed at its very end needs no core.
+        """
+        if self.choice.finish is None:
+            self._open(monotonic_s())
+        else:
+            self._conclude()
 
     def land(self) -> None:
         """End the flight from our side."""

@@ -6,7 +6,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +17,16 @@ from rich.console import Console
 
 from firstlight.infra.client.client import open_client
 from firstlight.infra.client.response import HttpVersion, Marks, StreamResponse
-from firstlight.infra.nearest import nearest_edge
+from firstlight.infra.nearest import nearest_edges
 from firstlight.infra.reply import Reply, api_error
 from firstlight.infra.running import read_running
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.config import state_dir
-from firstlight.shared.errors import ConfigError, PeerError
+from firstlight.shared.errors import ConfigError, FirstlightError, PeerError
 
+RESUMES_MAX = 4
+RESUME_WAIT_S = 0.5
+"""Between attempts once every edge was asked."""
 _ERROR_BODY_BYTES_MAX = 64 * 1024
 _THIS_MACHINE = {"127.0.0.1", "localhost"}
 
@@ -42,8 +45,8 @@ class Question:
     ignore_eos: bool = False
     """Go on to `max_tokens` even if the model would end earlier."""
 
-    def body(self) -> bytes:
-        """The request body for `/v1/chat/completions`, streaming."""
+    def body(self, resume: Mapping[str, Any] | None = None) -> bytes:
+        """The request body for `/v1/chat/completions`, streaming; `resume` asks for the rest."""
         fields: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": "user", "content": self.text}],
@@ -56,6 +59,8 @@ class Question:
         extra: dict[str, Any] = {"hints": "on" if self.hints else "off"}
         if self.ignore_eos:
             extra["ignore_eos"] = True
+        if resume is not None:
+            extra["resume"] = resume
         return json.dumps(fields | {"firstlight": extra}).encode()
 
 
@@ -68,6 +73,8 @@ class Asked:
     begun_s: float
     marks: Marks
     ended_s: float
+    resumed: int = 0
+    """How often the connection was lost, and the rest asked for."""
 
     def summary(self) -> dict[str, Any]:
         """What `--json` prints. Times in ms; `client_…` was measured here, the rest by the edge."""
@@ -93,6 +100,7 @@ class Asked:
             "hints": reply.hint_totals(),
             "moved": details.get("moved"),
             "continuation": details.get("continuation"),
+            "resumed": self.resumed,
             "request_id": self.headers.get("x-request-id"),
         }
 
@@ -110,10 +118,18 @@ def _rounded(parts: object) -> dict[str, Any]:
 OnText = Callable[[str, Reply], None]
 
 
+class _Told(Exception):
+    """An edge said so: it would not be different elsewhere."""
+
+    def __init__(self, error: FirstlightError) -> None:
+        self.error = error
+
+
 async def ask(
     url: str,
     question: Question,
     *,
+    others: Sequence[str] = (),
     http: HttpVersion = "3",
     ca_file: Path | None = None,
     key: str | None = None,
@@ -121,30 +137,51 @@ async def ask(
 ) -> Asked:
     """Ask the edge at `url`, read the answer to its end; `on_text` sees each piece as it arrives.
 
-    Raises the API's error, or `PeerError` if the stream ends before the answer does.
+    When the connection is lost, the rest is asked for at the edges `others` in turn, then at all
+    again, `RESUMES_MAX` times in all. Raises the API's error, or `PeerError` if the answer's end
+    cannot be had.
     """
     headers = {"content-type": "application/json", "accept": "text/event-stream"}
     if key is not None:
         headers["authorization"] = f"Bearer {key}"
-    begun_s = monotonic_s()
-    async with open_client(url, http, ca_file=ca_file) as client:
-        body = question.body()
-        async with client.stream("POST", "/v1/chat/completions", headers, body) as response:
-            reply = await _read(response, on_text)
-            return Asked(reply, response.headers, begun_s, response.marks, monotonic_s())
+    urls, reply, begun_s, first = [url, *others], Reply(), monotonic_s(), None
+    for attempt in range(RESUMES_MAX + 1):
+        body = question.body(reply.resume())
+        try:
+            async with (
+                open_client(urls[attempt % len(urls)], http, ca_file=ca_file) as client,
+                client.stream("POST", "/v1/chat/completions", headers, body) as response,
+            ):
+                first = first or response.marks
+                await _read(response, reply, on_text, resuming=attempt > 0)
+                return Asked(reply, response.headers, begun_s, first, monotonic_s(), attempt)
+        except _Told as told:
+            raise told.error from None
+        except PeerError:
+            if attempt == RESUMES_MAX or (reply.resume() is None and not others):
+                raise
+        if attempt >= len(urls) - 1:
+            await asyncio.sleep(RESUME_WAIT_S)
+    raise AssertionError("the last attempt returns or raises")
 
 
-async def _read(response: StreamResponse, on_text: OnText) -> Reply:
+async def _read(response: StreamResponse, reply: Reply, on_text: OnText, *, resuming: bool) -> None:
+    """Read into `reply`. Raises `PeerError` if the stream ends before the answer."""
     if response.status != 200:
-        raise api_error(response.status, await _body(response))
-    reply = Reply()
+        error = api_error(response.status, await _body(response))
+        if resuming and response.status >= 500:  # it may be just starting
+            raise PeerError(error.message)
+        raise _Told(error)
     try:
         async for event in response.events():
-            on_text(reply.feed(event.data, monotonic_s()), reply)
-    except ValueError as e:
-        raise PeerError(f"the stream cannot be read: {e}") from e
+            try:
+                text = reply.feed(event.data, monotonic_s())
+            except FirstlightError as error:
+                raise _Told(error) from error
+            on_text(text, reply)
+    except ValueError as error:
+        raise _Told(PeerError(f"the stream cannot be read: {error}")) from error
     reply.close()
-    return reply
 
 
 async def _body(response: StreamResponse) -> bytes:
@@ -177,14 +214,18 @@ async def _chat(
     key: str | None,
     as_json: bool,
 ) -> int:
+    others: list[str] = []
     if url is None:
         mesh = read_running(state_dir())
-        url, ca_file = (await nearest_edge(mesh)).edge.url, ca_file or Path(mesh.ca_file)
+        url, *others = [measured.edge.url for measured in await nearest_edges(mesh)]
+        ca_file = ca_file or Path(mesh.ca_file)
     else:
         url = url.rstrip("/").removesuffix("/v1")  # as other clients are given it
         ca_file = ca_file or _known_ca(url)
     show = (lambda text, reply: None) if as_json else _show
-    asked = await ask(url, question, http=http, ca_file=ca_file, key=key, on_text=show)
+    asked = await ask(
+        url, question, others=others, http=http, ca_file=ca_file, key=key, on_text=show
+    )
     if as_json:
         print(json.dumps(asked.summary(), ensure_ascii=False))
     else:
@@ -223,5 +264,6 @@ def summary_line(summary: Mapping[str, Any]) -> str:
         f"{summary['protocol']} {summary['edge']} → {summary['core']} ({summary['region']})",
         f"seed {summary['seed']}",
         f"moved {summary['moved']}×" if summary["moved"] else "",
+        f"resumed {summary['resumed']}×" if summary["resumed"] else "",
     ]
     return " · ".join(part for part in parts if part)

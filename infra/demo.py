@@ -19,7 +19,7 @@ from rich.table import Table
 
 from firstlight.infra.chat import Asked, Question, ask
 from firstlight.infra.mesh import Mesh, start_mesh
-from firstlight.infra.nearest import nearest_edge
+from firstlight.infra.nearest import nearest_edges
 from firstlight.infra.reply import Reply
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.config import state_dir
@@ -135,7 +135,7 @@ def _status(console: Console, text: str) -> Iterator[None]:
 
 
 async def _ask_all(mesh: Mesh, console: Console) -> Answers:
-    nearest = await nearest_edge(mesh.running)
+    nearest, *_ = await nearest_edges(mesh.running)
     edge = nearest.edge
     console.print(
         f"Nearest edge: {edge.node} ({edge.region}), {nearest.connect_ms:.1f} ms to connect"

@@ -39,9 +39,9 @@ async def edges_by_distance(edges: Sequence[EdgeAddress]) -> list[Measured]:
     return sorted(reachable, key=lambda measured: measured.connect_ms)
 
 
-async def nearest_edge(mesh: RunningMesh) -> Measured:
-    """The nearest edge of the directory that this mesh's load balancer keeps."""
-    return (await edges_by_distance(await _directory(mesh) or mesh.edges))[0]
+async def nearest_edges(mesh: RunningMesh) -> list[Measured]:
+    """The edges of the directory that this mesh's load balancer keeps, nearest first."""
+    return await edges_by_distance(await _directory(mesh) or mesh.edges)
 
 
 async def _directory(mesh: RunningMesh) -> list[EdgeAddress]:

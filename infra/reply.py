@@ -88,6 +88,17 @@ class Reply:
             self.first_token_s = now if self.first_token_s is None else self.first_token_s
             self.last_token_s = now
 
+    def resume(self) -> dict[str, Any] | None:
+        """What asks another edge for the rest; None if nothing came that there is a rest of.
+
+        Ids whose text is not here are forgotten: they come again.
+        """
+        if "cap" not in self.details:
+            return None
+        self.token_ids = self.token_ids[: int(self.details.get("offset", 0))]
+        told = {name: self.details.get(name) for name in ("cap", "seed", "class")}
+        return {**told, "ids": self.token_ids}
+
     def close(self) -> None:
         """Raise `PeerError` unless the answer is complete."""
         if self.finish_reason is None or not self.done:

@@ -9,7 +9,7 @@ sent.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -44,6 +44,8 @@ class Call:
     ask: Ask
     dialect: Dialect
     origin: Origin
+    seal: Callable[[Ask], str]
+    """What a client can go on with at another edge."""
     stream: bool
     include_usage: bool
     pace: Pace
@@ -97,6 +99,7 @@ class Reply(Response):
             self._call.dialect,
             self._call.origin,
             choices,
+            cap=self._call.seal(self._call.ask),
             include_usage=self._call.include_usage,
         )
         wait_s = self._call.pace.first_event_wait_s

@@ -28,11 +28,13 @@ from firstlight.edge_node.openai.schema import (
     PRIORITIES,
     ChatBody,
     CompletionBody,
+    Resume,
     chat_messages,
     parse_chat,
     parse_completion,
     sampling_of,
 )
+from firstlight.edge_node.resume import Seals, check_committed
 from firstlight.edge_node.tenants import Tenants
 from firstlight.shared.clock import unix_s
 from firstlight.shared.errors import (
@@ -115,11 +117,13 @@ class Api:
         encode_chat: EncodeChat,
         models: Callable[[], Sequence[ModelEntry]],
         tenants: Tenants,
+        seals: Seals,
         limits: ApiLimits,
         entropy: random.Random,
     ) -> None:
         self._source, self._tokenizer, self._encode_chat = source, tokenizer, encode_chat
         self._models, self._tenants, self._limits = models, tenants, limits
+        self._seals = seals
         self._entropy = entropy
 
     async def chat(self, request: Request) -> Response:
@@ -154,7 +158,8 @@ class Api:
             (ids, "prompt" if len(given) == 1 else f"prompt.{i}") for i, ids in enumerate(prompts)
         ]
         wanted = body.max_tokens or COMPLETION_TOKENS
-        echoes = self._echoes(given, body.n or 1) if body.echo else ()
+        resumed = body.firstlight is not None and body.firstlight.resume is not None
+        echoes = self._echoes(given, body.n or 1) if body.echo and not resumed else ()
         dialect = Completions(self._tokenizer.token_bytes, body.logprobs is not None, echoes)
         return self._reply(request, tenant, body, model, named, wanted, dialect)
 
@@ -208,7 +213,8 @@ class Api:
         """`prompts`: (ids, name of the field that they are from)."""
         marks: Marks = request.scope[MARKS]
         options = body.firstlight
-        seed = self._entropy.getrandbits(_SEED_BITS) if body.seed is None else body.seed
+        resume = options.resume if options else None
+        seed = self._seed(body, resume)
         for ids, param in prompts:
             self._check_prompt(ids, param, model)
         ask = Ask(
@@ -217,7 +223,7 @@ class Api:
             prompts=tuple(ids for ids, _ in prompts),
             sampling=sampling_of(body, self._tokenizer.vocab),
             seed=seed % (1 << 64),
-            max_tokens=model.context_max if wanted is None else wanted,
+            max_tokens=wanted,
             context_max=model.context_max,
             n=body.n or 1,
             stop=body.stops,
@@ -227,8 +233,15 @@ class Api:
             if options and options.priority
             else Priority.INTERACTIVE,
             budget_s=self._limits.budget_s,
+            committed=() if resume is None else tuple(tuple(ids) for ids in resume.ids),
+            numerics_class=None if resume is None else resume.numerics_class,
             received_s=marks.received_s,
         )
+        if resume is not None:
+            if not body.stream:
+                raise RequestError("firstlight.resume without stream: true", param="stream")
+            check_committed(ask, self._tokenizer.vocab)
+            self._seals.check(resume.cap, ask)
         origin = Origin(
             id=f"{dialect.id_prefix}{self._entropy.getrandbits(128):032x}",
             model=model.id,
@@ -244,11 +257,21 @@ class Api:
                 ask,
                 dialect,
                 origin,
+                self._seals.seal,
                 stream=bool(body.stream),
                 include_usage=body.include_usage,
                 pace=self._limits.pace,
             )
         )
+
+    def _seed(self, body: ChatBody | CompletionBody, resume: Resume | None) -> int:
+        if resume is not None:
+            if body.seed not in (None, resume.seed):
+                raise RequestError(
+                    f"seed {body.seed}, but firstlight.resume.seed {resume.seed}", param="seed"
+                )
+            return resume.seed
+        return self._entropy.getrandbits(_SEED_BITS) if body.seed is None else body.seed
 
     def _check_prompt(self, ids: tuple[int, ...], param: str, model: ModelEntry) -> None:
         if not ids:
@@ -273,6 +296,7 @@ def create_app(
     encode_chat: EncodeChat,
     models: Callable[[], Sequence[ModelEntry]],
     tenants: Tenants,
+    seals: Seals,
     *,
     limits: ApiLimits | None = None,
     not_ready: Callable[[], str | None] = lambda: None,
@@ -292,6 +316,7 @@ def create_app(
         encode_chat,
         models,
         tenants,
+        seals,
         limits or ApiLimits(),
         entropy or random.SystemRandom(),
     )

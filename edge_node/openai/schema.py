@@ -67,12 +67,33 @@ class StreamOptions(_Body):
     include_usage: bool | None = None
 
 
+def _lists(value: object) -> object:
+    """One choice may say its ids without a list around them."""
+    flat = isinstance(value, list) and not (value and isinstance(value[0], list))
+    return [value] if flat else value
+
+
+class Resume(_Body):
+    """Go on with a stream that broke off: what its first chunk said, and what came of it."""
+
+    cap: Annotated[str, Field(max_length=256)]
+    seed: Annotated[int, Field(ge=-_INT64, lt=_INT64)]
+    ids: Annotated[
+        list[Annotated[list[TokenId], Field(fail_fast=True)]],
+        Field(fail_fast=True, max_length=N_MAX * PROMPTS_MAX),
+        BeforeValidator(_lists),
+    ]
+    """Of each choice, the first `offset` ids."""
+    numerics_class: Annotated[str, Field(max_length=256)] | None = Field(None, alias="class")
+
+
 class FirstlightOptions(_Body):
     """Our own knobs."""
 
     hints: Literal["on", "off"] | None = None
     priority: Literal["interactive", "batch", "best_effort"] | None = None
     ignore_eos: bool | None = None
+    resume: Resume | None = None
 
 
 class SamplingBody(_Body):

@@ -36,8 +36,16 @@ class StreamWriter:
     """Events of all choices in, bytes out."""
 
     def __init__(
-        self, dialect: Dialect, origin: Origin, choices: Sequence[Served], *, include_usage: bool
+        self,
+        dialect: Dialect,
+        origin: Origin,
+        choices: Sequence[Served],
+        *,
+        cap: str,
+        include_usage: bool,
     ) -> None:
+        """`cap`: what a client can go on with at another edge."""
+        self._cap = cap
         self._dialect, self._origin, self._choices = dialect, origin, choices
         self._include_usage = include_usage
         self._begun: set[int] = set()
@@ -86,7 +94,7 @@ class StreamWriter:
     def _opening(self, index: int) -> tuple[Object, bytes]:
         """Who serves a choice, and its first line behind the head."""
         told = served_by(self._origin, self._choices[index])
-        return told, self._rest([self._dialect.head(index)], told)
+        return told, self._rest([self._dialect.head(index)], {**told, "cap": self._cap})
 
     def _line(
         self, choices: list[Object], firstlight: Object | None = None, usage: Object | None = None

@@ -33,9 +33,10 @@ logging.getLogger("quic").addHandler(logging.NullHandler())
 MIB = 1024 * 1024
 UNREAD_BYTES_MAX = 64 * MIB
 """A caller that does not read loses its stream before it loses its memory."""
-PING_PERIOD_S = 10.0
-"""A silent NAT forgets a silent client; a ping also keeps a stream without events from idling
-out."""
+PING_PERIOD_S = 1.0
+"""A ping keeps NATs and idle timers awake, and shows in time that nobody answers any more."""
+SILENCE_S = 4.0
+"""A server that acknowledges nothing for this long is gone."""
 
 
 @dataclass
@@ -57,6 +58,8 @@ class Http3Protocol(QuicConnectionProtocol):
         super().__init__(quic)
         self.streams: dict[int, _Stream] = {}
         self.connected: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self.asked_s: float | None = None
+        """When the first ping went out since the last datagram came."""
         self.ended: str | None = None
         self.reading = True
         """False makes this a client that stops reading: it takes no datagram and acknowledges
@@ -78,12 +81,15 @@ class Http3Protocol(QuicConnectionProtocol):
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
         """One datagram from the server."""
         if self.reading:
+            self.asked_s = None
             super().datagram_received(data, addr)
 
     def error_received(self, exc: Exception) -> None:
-        """Nobody listens at that port."""
+        """Nobody listens at that port, or not any more."""
         if not self.connected.done():
             self.connected.set_exception(PeerError(f"nobody answers: {exc}"))
+        elif isinstance(exc, ConnectionRefusedError):
+            self.end(f"nobody answers any more: {exc}")
 
     def quic_event_received(self, event: quic_events.QuicEvent) -> None:
         """Act on one QUIC event."""
@@ -92,14 +98,15 @@ class Http3Protocol(QuicConnectionProtocol):
         elif isinstance(event, quic_events.HandshakeCompleted) and not self.connected.done():
             self.connected.set_result(monotonic_s())
         elif isinstance(event, quic_events.ConnectionTerminated):
-            self._end(event.reason_phrase or f"code 0x{event.error_code:x}")
+            self.end(event.reason_phrase or f"code 0x{event.error_code:x}")
         elif isinstance(event, quic_events.StreamReset):
             self._break(event.stream_id, f"the server reset the stream: 0x{event.error_code:x}")
         if self._h3 is not None:
             for http_event in self._h3.handle_event(event):
                 self._on_http(http_event)
 
-    def _end(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
+        """Nothing more will come: every stream is told."""
         self.ended = reason
         if not self.connected.done():
             self.connected.set_exception(PeerError(f"the server refused the connection: {reason}"))
@@ -278,9 +285,14 @@ class Http3Client:
             await asyncio.sleep(0)
 
     def _ping(self) -> None:
-        if self._protocol is not None and self._protocol.streams:
-            self._protocol.quic.send_ping(0)
-            self._protocol.transmit()
+        protocol, now = self._protocol, monotonic_s()
+        if protocol is not None and protocol.streams and protocol.reading:
+            protocol.asked_s = now if protocol.asked_s is None else protocol.asked_s
+            if now - protocol.asked_s > SILENCE_S:
+                protocol.end(f"nothing came for {SILENCE_S:g} s")
+            else:
+                protocol.quic.send_ping(0)
+                protocol.transmit()
         self._pinging = asyncio.get_running_loop().call_later(PING_PERIOD_S, self._ping)
 
     def _cancel(self, protocol: Http3Protocol, stream_id: int) -> None:

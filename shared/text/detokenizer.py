@@ -1,11 +1,13 @@
 """Ids in, final text out: whole characters only, and nothing that could still become a stop string.
 
-Fed id by id in position order, so the text cannot depend on how ids were grouped on the way here.
-The text of all pieces is `bytes.decode("utf-8", "replace")` of all ids' bytes, cut at the first
-stop string. Stop strings are followed character by character (Knuth, Morris, Pratt 1977), which
-also says exactly how many characters must be held back. The first stop string to be *completed*
-wins; of several completed by one character, the one that begins first. That rule looks at
-characters alone, so the same text ends at the same place whichever ids spell it.
+What is sent is always exactly the text of the first `offset` ids, so that whoever holds these ids
+holds the text, and can go on from there. Fed id by id in position order, so the text cannot depend
+on how ids were grouped on the way here. The text of all pieces is `bytes.decode("utf-8",
+"replace")` of all ids' bytes, cut at the first stop string. Stop strings are followed character by
+character (Knuth, Morris, Pratt 1977), which also says exactly how many characters must be held
+back. The first stop string to be *completed* wins; of several completed by one character, the one
+that begins first. That rule looks at characters alone, so the same text ends at the same place
+whichever ids spell it.
 """
 
 from codecs import getincrementaldecoder
@@ -22,7 +24,7 @@ class Piece:
 
     text: str
     offset: int
-    """Ids whose text is fully sent. After a stop string: ids of which any text was kept."""
+    """Ids whose text, and no more, is sent. After a stop string: ids of which any was kept."""
     stopped: bool = False
     """A stop string is complete: the answer ends with this id."""
 
@@ -64,7 +66,8 @@ class Detokenizer:
         self._decoder = _Decoder("replace")
         self._stops = [_Stop(pattern) for pattern in stop]
         self._held = ""
-        """Decoded, not sent: the beginning of what could become a stop string."""
+        """Decoded, not sent: the beginning of what could become a stop string, or of an id's text
+        of which the rest is to come."""
         self._sent_chars = 0
         self._unsent: deque[tuple[int, int]] = deque()
         """(first character, character after the last) of each id that is not fully sent."""
@@ -89,8 +92,8 @@ class Detokenizer:
         self._ended = True
         if piece.stopped:
             return piece
-        rest, self._held = self._held, ""
-        return self._piece(piece.text + rest, len(rest))
+        rest = self._send(self._held, len(self._held))
+        return Piece(piece.text + rest.text, rest.offset)
 
     @property
     def offset(self) -> int:
@@ -102,24 +105,22 @@ class Detokenizer:
         return self._sent_chars + len(self._held)
 
     def _advance(self, fresh: str) -> Piece:
-        if not self._stops:
-            return self._piece(fresh, len(fresh))
-        for i, char in enumerate(fresh):
+        for i, char in enumerate(fresh if self._stops else ""):
             complete = [len(stop.pattern) for stop in self._stops if stop.feed(char)]
             if complete:
                 return self._cut(self._held + fresh[: i + 1], max(complete))
         text = self._held + fresh
-        final = len(text) - max(stop.matched for stop in self._stops)
-        self._held = text[final:]
-        return self._piece(text[:final], final)
+        return self._send(text, len(text) - max((stop.matched for stop in self._stops), default=0))
 
-    def _piece(self, text: str, chars: int) -> Piece:
-        """Count `chars` more as sent, and the ids that this completes."""
-        self._sent_chars += chars
-        while self._unsent and self._unsent[0][1] <= self._sent_chars:
-            self._unsent.popleft()
+    def _send(self, text: str, final_chars: int) -> Piece:
+        """Send of what was held and came the ids that are final to their last character."""
+        end = self._sent_chars
+        while self._unsent and self._unsent[0][1] <= self._sent_chars + final_chars:
+            end = self._unsent.popleft()[1]
             self._offset += 1
-        return Piece(text, self._offset)
+        chars = end - self._sent_chars
+        self._sent_chars, self._held = end, text[chars:]
+        return Piece(text[:chars], self._offset)
 
     def _cut(self, text: str, stop_chars: int) -> Piece:
         """Send what stands before the stop string; drop the ids that lie wholly behind the cut."""

@@ -156,3 +156,22 @@ def test_a_mesh_whose_ports_are_always_taken_gives_up_with_one_clear_error(
     assert list((tmp_path / "runs").iterdir()) == []
     assert not (tmp_path / FILE_NAME).exists()
     assert [c for c in psutil.Process().children() if c not in before] == []
+
+
+async def test_an_edge_killed_in_mid_answer_changes_no_token(mesh: Mesh) -> None:
+    undisturbed = await asked(mesh)
+    here, there = mesh.plan.edges
+    killed: list[str] = []
+
+    def kill_once(text: str, reply: Reply) -> None:
+        if not killed and len(reply.token_ids) >= 20:
+            killed.append(here.node)
+            mesh.kill(here.node)
+
+    resumed = await ask(
+        here.url, STORY, others=[there.url], ca_file=mesh.ca_file, on_text=kill_once
+    )
+    assert killed == [here.node]
+    assert resumed.reply.token_ids == undisturbed.reply.token_ids
+    assert resumed.reply.text == undisturbed.reply.text
+    assert (resumed.resumed, resumed.summary()["edge"]) == (1, there.node)

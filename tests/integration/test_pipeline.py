@@ -399,6 +399,57 @@ async def test_prompts_of_one_ask_are_answered_as_if_alone(mesh: Mesh) -> None:
     assert ids[1] != ids[0]
 
 
+@pytest.mark.parametrize("had", [0, 1, 17, 39])
+async def test_a_resumed_answer_brings_the_rest(mesh: Mesh, had: int) -> None:
+    whole = alone(21)
+    asked = ask(seed=21, committed=(tuple(whole[:had]),))
+    ids, _, finish, stats = await read(mesh, asked)
+    assert (ids, finish) == (whole[had:], FinishReason.LENGTH)
+    assert (stats.completion_tokens, stats.moved, stats.continuation) == (40, 0, "exact")
+
+
+async def test_a_resumed_answer_survives_its_core_too(mesh: Mesh) -> None:
+    whole = alone(22)
+    ids, _, _, stats = await read(mesh, ask(seed=22, committed=(tuple(whole[:10]),)), at=10)
+    assert (ids, stats.moved) == (whole[10:], 1)
+
+
+async def test_an_answer_resumed_at_its_end_needs_no_core(mesh: Mesh) -> None:
+    whole = alone(23)
+    for name in ("core-eu", "core-us"):
+        await mesh.kill_core(name)
+    await mesh.linked(0)
+    ids, text, finish, stats = await read(mesh, ask(seed=23, committed=(tuple(whole),)))
+    assert (ids, text, finish) == ([], "", FinishReason.LENGTH)
+    assert stats.completion_tokens == 40
+
+
+async def test_each_choice_is_resumed_where_it_was(mesh: Mesh) -> None:
+    whole = [alone(8), await second_choice(mesh)]
+    committed = (tuple(whole[0][:30]), tuple(whole[1][:4]))
+    answer = mesh.pipeline.open(ask(seed=8, n=2, committed=committed))
+    rest: dict[int, list[int]] = {0: [], 1: []}
+    async for event in events(answer):
+        rest[event.index] += event.ids
+    answer.close()
+    assert [rest[0], rest[1]] == [whole[0][30:], whole[1][4:]]
+
+
+async def second_choice(mesh: Mesh) -> list[int]:
+    answer = mesh.pipeline.open(ask(seed=8, n=2))
+    ids: list[int] = []
+    async for event in events(answer):
+        ids += event.ids if event.index == 1 else ()
+    answer.close()
+    return ids
+
+
+async def test_an_answer_resumed_in_another_class_says_so(mesh: Mesh) -> None:
+    asked = ask(seed=21, committed=(tuple(alone(21)[:5]),), numerics_class="another")
+    _, _, _, stats = await read(mesh, asked)
+    assert stats.continuation == "semantic"
+
+
 async def test_an_answer_ends_where_the_context_does(mesh: Mesh) -> None:
     ids, _, finish, _ = await read(mesh, ask(seed=5, max_tokens=900, context_max=len(PROMPT) + 30))
     assert (ids, finish) == (alone(5)[:30], FinishReason.LENGTH)

@@ -4,6 +4,8 @@ from random import Random
 
 import doubles
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from firstlight.edge_node.choice import CREDIT_STEP_TOKENS, Assignment, Choice
 from firstlight.shared.errors import PeerError, RequestError
@@ -249,3 +251,52 @@ def test_an_id_without_text_is_the_cores_fault_and_changes_nothing(where: str) -
     with pytest.raises(PeerError, match="200 is not in the vocabulary"):
         made.commit(bad, 10.5)
     assert made.stream.ids == []
+
+
+PIECES = (b"", b"a", b"ab", b"b", "é".encode()[:1], "é".encode()[1:], b"\xff")
+
+
+def told(made: Choice, ids: list[int]) -> tuple[list[tuple[str, int]], FinishReason | None]:
+    """(text, offset) of each event for one id after the other, and how the choice ended."""
+    made.assign(EU)
+    events: list[tuple[str, int]] = []
+    for token in ids:
+        if made.finish is None:
+            event = made.commit(commit(made, bytes([token])), 10.5)
+            assert event is not None
+            events.append((event.text, event.offset))
+    return events, made.finish
+
+
+@given(
+    st.lists(st.integers(0, len(PIECES)), min_size=1, max_size=14),
+    st.lists(st.text("abé", min_size=1, max_size=3), max_size=2).map(tuple),
+    st.integers(1, 14),
+    st.data(),
+)
+def test_a_choice_resumed_at_any_event_tells_the_rest_of_the_text(
+    ids: list[int], stop: tuple[str, ...], most: int, data: st.DataObject
+) -> None:
+    eos = len(PIECES)
+
+    def make(committed: tuple[int, ...]) -> Choice:
+        request = doubles.request(max_tokens=most, eos_ids=frozenset({eos}))
+        return Choice(
+            request,
+            index=0,
+            stop=stop,
+            token_bytes=lambda token: (*PIECES, b"")[token],
+            received_s=10.0,
+            committed=committed,
+        )
+
+    whole, finish = told(make(()), ids)
+    lost_after = data.draw(st.integers(0, len(whole)))
+    offset = whole[lost_after - 1][1] if lost_after else 0
+    resumed = make(tuple(ids[:offset]))
+    rest, again = told(resumed, ids[offset:])
+    before, after = "".join(t for t, _ in whole[:lost_after]), "".join(t for t, _ in rest)
+    assert before + after == "".join(text for text, _ in whole)
+    if finish is not None:
+        assert again == finish
+        assert resumed.stats.completion_tokens <= len(ids)

@@ -134,6 +134,7 @@ def test_json_is_one_object_with_every_documented_key(
         "hints": {"offered": 6, "verified": 5, "accepted": 3, "by_source": HINTS},
         "moved": 0,
         "continuation": "exact",
+        "resumed": 0,
         "request_id": "req-1",
     }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from firstlight.infra.nearest import edges_by_distance, nearest_edge
+from firstlight.infra.nearest import edges_by_distance, nearest_edges
 from firstlight.infra.running import EdgeAddress, RunningMesh
 from firstlight.shared.errors import PeerError
 from firstlight.shared.tls import ensure_ca
@@ -42,4 +42,4 @@ async def test_without_a_load_balancer_the_edges_of_the_file_are_measured(
     here: EdgeAddress, tmp_path: Path
 ) -> None:
     mesh = RunningMesh(1, "https://127.0.0.1:9", (GONE, here), str(ensure_ca(tmp_path).cert), "m")
-    assert (await nearest_edge(mesh)).edge == here
+    assert (await nearest_edges(mesh))[0].edge == here

@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from firstlight.edge_node.answer import Ask, ChoiceStats, Event, TokenText, TtftParts
 from firstlight.edge_node.middleware import AccessCounts
 from firstlight.edge_node.openai.routes import ApiLimits, ModelEntry, create_app
+from firstlight.edge_node.resume import Seals
 from firstlight.edge_node.tenants import Tenants
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import FirstlightError
@@ -179,6 +180,7 @@ def app_for(
         tokenizer.encode_chat,
         lambda: [MODEL],
         tenants or Tenants.load(None, loopback=True),
+        Seals([b"k" * 32]),
         limits=limits,
         not_ready=not_ready,
         metrics=lambda: b"up 1\n",

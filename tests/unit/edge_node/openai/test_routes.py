@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ async def test_an_answer_is_bounded_by_what_was_asked_or_by_the_context(
     await client.post("/v1/completions", json=COMPLETION | {"max_tokens": 10_000})
     await client.post("/v1/completions", json=COMPLETION)
     await client.post("/v1/chat/completions", json=CHAT)
-    assert [answer.ask.max_tokens for answer in source.answers] == [10_000, 16, 200]
+    assert [answer.ask.max_tokens for answer in source.answers] == [10_000, 16, None]
     assert {answer.ask.context_max for answer in source.answers} == {200}
 
 
@@ -251,6 +252,50 @@ async def test_an_error_after_the_first_event_ends_the_stream_without_done(
     last = response.text.split("\n\n")[-2]
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "peer"
     assert "[DONE]" not in response.text
+
+
+async def test_a_stream_can_be_gone_on_with(
+    client: httpx.AsyncClient, source: ScriptSource
+) -> None:
+    broken = await client.post("/v1/chat/completions", json=CHAT | {"stream": True, "n": 2})
+    first = json.loads(broken.text.split("\n\n")[0].removeprefix("data: "))["firstlight"]
+    resume = {name: first[name] for name in ("cap", "seed", "class")} | {"ids": [[72], [72, 101]]}
+    again = CHAT | {"stream": True, "n": 2, "firstlight": {"resume": resume}}
+    response = await client.post("/v1/chat/completions", json=again)
+    assert response.status_code == 200
+    begun, resumed = source.answers[0].ask, source.answers[1].ask
+    assert resumed.committed == ((72,), (72, 101))
+    assert resumed.numerics_class == "abc123"
+    same = {"committed": (), "numerics_class": None, "received_s": begun.received_s}
+    assert replace(resumed, **same) == begun  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"stream": False}, "stream"),
+        ({"seed": 5}, "seed"),
+        ({"temperature": 0.25}, "firstlight.resume.cap"),
+        ({"firstlight": {"resume": {"cap": "00", "seed": 1, "ids": []}}}, "firstlight.resume.cap"),
+        ({"firstlight": {"resume": {"cap": "00", "seed": 1}}}, "firstlight.resume.ids"),
+        ({"firstlight": {"resume": {"cap": "00", "seed": 1, "ids": [[1], [2]]}}}, None),
+        ({"firstlight": {"resume": {"cap": "00", "seed": 1, "ids": [-1]}}}, None),
+        ({"firstlight": {"resume": {"cap": "00", "seed": 1, "ids": [[[1]]]}}}, None),
+        ({"firstlight": {"resume": {"cap": "00", "seed": 1, "ids": [999]}}}, None),
+    ],
+)
+async def test_what_cannot_be_gone_on_with_is_named(
+    client: httpx.AsyncClient, source: ScriptSource, change: dict[str, Any], param: str | None
+) -> None:
+    broken = await client.post("/v1/chat/completions", json=CHAT | {"stream": True})
+    first = json.loads(broken.text.split("\n\n")[0].removeprefix("data: "))["firstlight"]
+    resume = {"cap": first["cap"], "seed": first["seed"], "ids": [72]}
+    again = CHAT | {"stream": True, "firstlight": {"resume": resume}} | change
+    response = await client.post("/v1/chat/completions", json=again)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == param or (param is None and "resume" in error["param"])
+    assert len(source.answers) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

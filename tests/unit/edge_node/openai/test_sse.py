@@ -19,7 +19,7 @@ ORIGIN = Origin("chatcmpl-1", "m", 1700, 42, "edge-1", "eu", "h3")
 def writer(dialect: Dialect | None = None, choices: int = 1, usage: bool = False) -> StreamWriter:
     served = [Served(f"s{i}", lambda: STATS) for i in range(choices)]
     spoken = dialect or Chat(ByteTokenizer().token_bytes, logprobs=False)
-    return StreamWriter(spoken, ORIGIN, served, include_usage=usage)
+    return StreamWriter(spoken, ORIGIN, served, cap="seal", include_usage=usage)
 
 
 def read(raw: bytes) -> list[Object]:
@@ -48,6 +48,7 @@ def test_the_first_chunk_says_the_role_and_who_serves() -> None:
         "core": "core-1",
         "region": "eu",
         "protocol": "h3",
+        "cap": "seal",
     }
     assert second["choices"][0]["delta"] == {"content": "Hi"}  # type: ignore[index]
     assert second["firstlight"] == {"offset": 2, "ids": [72, 105]}
@@ -57,7 +58,7 @@ def test_a_choice_that_moves_before_its_first_event_names_the_core_that_serves_i
     stats = [STATS, STATS]
     served = [Served("s0", lambda: stats[0]), Served("s1", lambda: stats[1])]
     chat = Chat(ByteTokenizer().token_bytes, logprobs=False)
-    moving = StreamWriter(chat, ORIGIN, served, include_usage=False)
+    moving = StreamWriter(chat, ORIGIN, served, cap="seal", include_usage=False)
     stats[0] = replace(STATS, core="core-2", numerics_class="xyz")
     first, _ = read(moving.chunks([Event(0, "a", (1,), 1)]))
     assert first["system_fingerprint"] == "fp_xyz"

@@ -57,7 +57,7 @@ def test_control_tokens_have_no_text_but_count() -> None:
 
 def test_what_could_become_a_stop_string_is_held_back() -> None:
     pieces, text = run([b"one\n", b"two\n", b"x"], ("\n\n",))
-    assert [piece.text for piece in pieces] == ["one", "\ntwo", "\nx", ""]
+    assert [piece.text for piece in pieces] == ["", "one\n", "two\nx", ""]
     assert [piece.offset for piece in pieces] == [0, 1, 3, 3]
     assert text == "one\ntwo\nx"
 
@@ -65,7 +65,7 @@ def test_what_could_become_a_stop_string_is_held_back() -> None:
 def test_a_stop_string_over_token_borders_is_cut_with_the_ids_behind_it() -> None:
     pieces, text = run([b"keep ", b"some E", b"N", b"D", b" never"], ("END",))
     assert text == "keep some "
-    assert pieces[-1] == Piece("", 2, stopped=True)
+    assert pieces[-1] == Piece("some ", 2, stopped=True)
 
 
 def test_the_first_stop_string_to_be_complete_wins() -> None:
@@ -74,7 +74,12 @@ def test_the_first_stop_string_to_be_complete_wins() -> None:
 
 
 def test_held_text_is_sent_at_the_end() -> None:
-    assert run([b"abc EN"], ("END",))[0] == [Piece("abc ", 0), Piece("EN", 1)]
+    assert run([b"abc", b" EN"], ("END",))[0] == [Piece("abc", 1), Piece("", 1), Piece(" EN", 2)]
+
+
+def test_an_id_is_sent_as_a_whole() -> None:
+    face = "😀".encode()
+    assert run([b"a" + face[:1], face[1:]])[0] == [Piece("", 0), Piece("a😀", 2), Piece("", 2)]
 
 
 def test_a_stop_string_that_overlaps_itself_is_found() -> None:
@@ -124,7 +129,7 @@ def test_sent_ids_are_exactly_those_whose_text_is_out(
         pushed = min(i + 1, len(parts))
         sent += len(piece.text)
         if not piece.stopped:
-            assert chars(parts[: piece.offset]) <= sent
+            assert b"".join(parts[: piece.offset]).decode("utf-8", "replace") == text[:sent]
             assert piece.offset == pushed or chars(parts[: piece.offset + 1]) > sent
 
 
