@@ -1,217 +1,31 @@
 """The edge's way of a request over real links, to cores with a runner that needs no model."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from random import Random
 
 import doubles
 import pytest
+from pipeline_bed import PROMPT, Mesh, a_mesh, alone, ask, events, read, settled
 
-from firstlight.core_node.admission import Offer
-from firstlight.core_node.backends.native import NativeBackend
-from firstlight.core_node.meter import Meter
-from firstlight.core_node.server import LinkServer
-from firstlight.edge_node.answer import Ask, ChoiceStats, Event
-from firstlight.edge_node.pipeline import MeshAnswer, Pipeline
-from firstlight.edge_node.route import CoreRouter
-from firstlight.edge_node.upstream.pool import LinkPool
-from firstlight.edge_node.view import MeshMemory
-from firstlight.shared import rpc
 from firstlight.shared.clock import monotonic_s
-from firstlight.shared.engine.engine import Engine
-from firstlight.shared.errors import CapacityError, FirstlightError, PeerError, RequestError
+from firstlight.shared.errors import CapacityError, FirstlightError, RequestError
 from firstlight.shared.proto import core_pb2
 from firstlight.shared.proto.convert import to_commits, to_failed
 from firstlight.shared.routing.ejection import FAILURES_MAX
 from firstlight.shared.stream import CREDIT_TOKENS, TokenStream
-from firstlight.shared.tls import NodeFiles, ensure_ca, issue
 from firstlight.shared.types import (
     Commit,
     Failed,
     FinishReason,
-    MeshView,
-    NodeInfo,
-    Report,
-    Role,
-    Sampling,
 )
-
-MODEL, TOKENIZER = "m", "t"
-PROMPT = tuple(range(1, 40))
-SAMPLING = Sampling(
-    temperature=0.9, repetition_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.2
-)
-"""With penalties, which count ids: a core that takes over must count those of the one before."""
-
-
-class SlowRunner(doubles.PagedRunner):
-    """Takes a moment for each step, so that a test can act in the middle of an answer."""
-
-    step_s = 0.004
-
-    def run(self, plan):  # type: ignore[no-untyped-def]
-        self.pause.wait(self.step_s)
-        return super().run(plan)
-
-    def __post_init__(self) -> None:
-        from threading import Event
-
-        super().__post_init__()
-        self.pause = Event()
-
-
-class Mesh:
-    """Cores and one edge's pipeline, joined by real links."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._listening: dict[str, rpc.Listening] = {}
-        self._seq = 0
-        self.engines: dict[str, Engine] = {}
-        self.servers: dict[str, LinkServer] = {}
-        self.infos: dict[str, NodeInfo] = {}
-        self.backends: list[NativeBackend] = []
-        self.memory = MeshMemory()
-        connect = partial(rpc.channel, files=self.files(Role.EDGE, "edge"), peer_role=Role.CORE)
-        self.pool = LinkPool(self.memory, connect, Random(1))
-        self.pipeline = Pipeline(
-            edge="edge",
-            region="eu",
-            router=CoreRouter(self.pool, region="eu", tokenizer_hash=TOKENIZER, rng=Random(2)),
-            tokenizer_hash=TOKENIZER,
-            eos_ids=frozenset({0}),
-            token_bytes=lambda token: bytes([token]) if 97 <= token <= 122 else b"",
-            salt_key=bytes(32),
-            rng=Random(3),
-        )
-
-    def files(self, role: Role, node: str) -> NodeFiles:
-        return issue(ensure_ca(self._folder / "ca"), role, node, ["127.0.0.1"], self._folder / node)
-
-    async def start_core(self, name: str, region: str, **limits: object) -> None:
-        given: dict[str, object] = {"blocks": 128, "context_max": 2048, "waiting_max": 32} | limits
-        config = doubles.config(**given)
-        engine = Engine(SlowRunner(config.blocks), config)
-        offer = Offer((MODEL,), TOKENIZER, vocab=doubles.VOCAB, context_max=config.context_max)
-        backend = NativeBackend(engine, offer, hint_ids_max=config.hint_ids_max, ngram=False)
-        info = NodeInfo(name, Role.CORE, 1, region, "-", "class", (MODEL,), TOKENIZER, 2048)
-        server = LinkServer(backend, info, Meter(MODEL))
-        backend.start(asyncio.get_running_loop(), server.deliver, lambda error: None)
-        listening = await rpc.server("127.0.0.1:0", self.files(Role.CORE, name), server.add_to)
-        server.info = self.infos[name] = replace(info, address=f"127.0.0.1:{listening.port}")
-        self._listening[name], self.engines[name] = listening, engine
-        self.servers[name] = server
-        self.backends.append(backend)
-
-    def announce(self) -> None:
-        """What a load balancer would say."""
-        self._seq += 1
-        reports = tuple((Report(info, self._seq), 0.0) for info in self.infos.values())
-        self.memory.merge(MeshView("lb", self._seq, reports), monotonic_s())
-
-    async def linked(self, count: int) -> None:
-        async with asyncio.timeout(10):
-            while len(self.pool.links) != count:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-
-    async def lose_link(self, name: str) -> None:
-        """Break the link to a core that lives, and wait until the pool has noticed."""
-        link = self.pool.link(name)
-        assert link is not None
-        link.fail(PeerError("broken by the test"))
-        async with asyncio.timeout(5):
-            while self.pool.link(name) is link:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-
-    async def kill_core(self, name: str) -> None:
-        await self._listening.pop(name).server.stop(0)
-
-    async def stop(self) -> None:
-        for name in list(self._listening):
-            await self.kill_core(name)
-        for backend in self.backends:
-            await asyncio.to_thread(backend.stop)
-
-
-@asynccontextmanager
-async def a_mesh(folder: Path, **limits: object) -> AsyncIterator[Mesh]:
-    mesh = Mesh(folder)
-    await mesh.start_core("core-eu", "eu", **limits)
-    await mesh.start_core("core-us", "us", **limits)
-    mesh.announce()
-    running = asyncio.create_task(mesh.pool.run())
-    try:
-        await mesh.linked(2)
-        yield mesh
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await mesh.stop()
 
 
 @pytest.fixture
 async def mesh(tmp_path: Path) -> AsyncIterator[Mesh]:
     async with a_mesh(tmp_path) as made:
         yield made
-
-
-def ask(seed: int = 1, **changes: object) -> Ask:
-    values: dict[str, object] = {
-        "tenant": "local",
-        "model": MODEL,
-        "prompts": (PROMPT,),
-        "sampling": SAMPLING,
-        "seed": seed,
-        "max_tokens": 40,
-        "context_max": 2048,
-        "ignore_eos": True,
-        "received_s": monotonic_s(),
-    }
-    return Ask(**(values | changes))  # type: ignore[arg-type]
-
-
-async def events(answer: MeshAnswer) -> AsyncIterator[Event]:
-    while taken := await answer.take():
-        for event in taken:
-            yield event
-
-
-def alone(seed: int, max_tokens: int = 40) -> list[int]:
-    """The ids of that ask from an engine that nothing disturbs."""
-    request = doubles.request(prompt=PROMPT, sampling=SAMPLING, seed=seed, max_tokens=max_tokens)
-    return doubles.alone(request)
-
-
-async def read(
-    mesh: Mesh, asked: Ask, at: int | None = None
-) -> tuple[list[int], str, FinishReason | None, ChoiceStats]:
-    """The whole answer; kills the core that serves it once `at` ids are here."""
-    answer = mesh.pipeline.open(asked)
-    ids: list[int] = []
-    text, finish, killed = "", None, None
-    try:
-        async for event in events(answer):
-            ids += event.ids
-            text += event.text
-            finish = event.finish
-            if at is not None and len(ids) >= at and killed is None:
-                killed = asyncio.create_task(mesh.kill_core(answer.stats(0).core))
-    finally:
-        answer.close()
-    if killed is not None:
-        await killed
-    return ids, text, finish, answer.stats(0)
-
-
-async def settled(mesh: Mesh, names: Sequence[str]) -> None:
-    """Wait until these cores hold no sequence."""
-    async with asyncio.timeout(5):
-        while any(mesh.engines[name].has_work for name in names):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def test_an_answer_is_what_the_engine_alone_would_say(mesh: Mesh) -> None:
@@ -397,57 +211,6 @@ async def test_prompts_of_one_ask_are_answered_as_if_alone(mesh: Mesh) -> None:
     assert ids[0] == ids[2] == alone(8)
     assert len(ids[1]) == 40
     assert ids[1] != ids[0]
-
-
-@pytest.mark.parametrize("had", [0, 1, 17, 39])
-async def test_a_resumed_answer_brings_the_rest(mesh: Mesh, had: int) -> None:
-    whole = alone(21)
-    asked = ask(seed=21, committed=(tuple(whole[:had]),))
-    ids, _, finish, stats = await read(mesh, asked)
-    assert (ids, finish) == (whole[had:], FinishReason.LENGTH)
-    assert (stats.completion_tokens, stats.moved, stats.continuation) == (40, 0, "exact")
-
-
-async def test_a_resumed_answer_survives_its_core_too(mesh: Mesh) -> None:
-    whole = alone(22)
-    ids, _, _, stats = await read(mesh, ask(seed=22, committed=(tuple(whole[:10]),)), at=10)
-    assert (ids, stats.moved) == (whole[10:], 1)
-
-
-async def test_an_answer_resumed_at_its_end_needs_no_core(mesh: Mesh) -> None:
-    whole = alone(23)
-    for name in ("core-eu", "core-us"):
-        await mesh.kill_core(name)
-    await mesh.linked(0)
-    ids, text, finish, stats = await read(mesh, ask(seed=23, committed=(tuple(whole),)))
-    assert (ids, text, finish) == ([], "", FinishReason.LENGTH)
-    assert stats.completion_tokens == 40
-
-
-async def test_each_choice_is_resumed_where_it_was(mesh: Mesh) -> None:
-    whole = [alone(8), await second_choice(mesh)]
-    committed = (tuple(whole[0][:30]), tuple(whole[1][:4]))
-    answer = mesh.pipeline.open(ask(seed=8, n=2, committed=committed))
-    rest: dict[int, list[int]] = {0: [], 1: []}
-    async for event in events(answer):
-        rest[event.index] += event.ids
-    answer.close()
-    assert [rest[0], rest[1]] == [whole[0][30:], whole[1][4:]]
-
-
-async def second_choice(mesh: Mesh) -> list[int]:
-    answer = mesh.pipeline.open(ask(seed=8, n=2))
-    ids: list[int] = []
-    async for event in events(answer):
-        ids += event.ids if event.index == 1 else ()
-    answer.close()
-    return ids
-
-
-async def test_an_answer_resumed_in_another_class_says_so(mesh: Mesh) -> None:
-    asked = ask(seed=21, committed=(tuple(alone(21)[:5]),), numerics_class="another")
-    _, _, _, stats = await read(mesh, asked)
-    assert stats.continuation == "semantic"
 
 
 async def test_an_answer_ends_where_the_context_does(mesh: Mesh) -> None:
