@@ -166,6 +166,11 @@ class Choice:
         return self._credit
 
     @property
+    def credit_raised(self) -> bool:
+        """Whether it is above what a core grants by itself to a request that it opens."""
+        return self._credit > len(self.request.prompt) + CREDIT_TOKENS
+
+    @property
     def wall_s(self) -> float:
         """From the request's first byte to its last id."""
         return self._last_s - self._received_s

@@ -31,7 +31,6 @@ from firstlight.shared.errors import (
     from_kind,
 )
 from firstlight.shared.retry import Decision, RetryBudget, Why
-from firstlight.shared.stream import CREDIT_TOKENS
 from firstlight.shared.types import Commit, Done, Failed, Request
 
 MOVE_RETRY_S = 0.1
@@ -74,7 +73,8 @@ class Pipeline:
             self._request(ask, prompt, choice) for prompt in ask.prompts for choice in range(ask.n)
         ]
         answer = MeshAnswer(self, ask, requests)
-        self.retries.request(monotonic_s())
+        for _ in ask.prompts:
+            self.retries.request(monotonic_s())
         try:
             answer.start()
         except BaseException:
@@ -202,9 +202,7 @@ class Flight:
         """End the flight from our side."""
         if self._landed:
             return
-        self._landed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._end()
         if self._link is not None:
             self._link.cancel(self.choice.request.id, self.choice.stream.epoch)
             self._link.forget(self.choice.request.id)
@@ -316,7 +314,7 @@ class Flight:
         epoch = choice.assign(assignment)
         self._link = link
         link.open(request, epoch, choice.stream.ids, self, budget_s=left_s)
-        if choice.credit > len(request.prompt) + CREDIT_TOKENS:
+        if choice.credit_raised:
             link.credit(request.id, choice.credit)
         self._hint_soon(())
         home = assignment.region == self._pipeline.region
@@ -349,9 +347,7 @@ class Flight:
     def _conclude(self) -> None:
         if self._landed:
             return
-        self._landed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._end()
         if self._link is not None:
             self._link.forget(self.choice.request.id)
             self._link = None
@@ -359,6 +355,13 @@ class Flight:
         assert choice.finish is not None
         meter.ended(choice.request.model, choice.finish, choice.stats, choice.wall_s)
         self._answer.push(choice.ending())
+
+    def _end(self) -> None:
+        """Nothing that was put off is done any more."""
+        self._landed = True
+        for handle in (self._timer, self._aside):
+            if handle is not None:
+                handle.cancel()
 
     def _leave_core(self, *, failed: bool = False) -> None:
         if self._link is not None:

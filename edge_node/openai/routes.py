@@ -140,7 +140,7 @@ class Api:
         return self._reply(request, tenant, body, model, prompts, wanted, dialect)
 
     async def completions(self, request: Request) -> Response:
-        """`POST /v1/completions`: one answer a prompt, `n` choices each."""
+        """`POST /v1/completions`: `n` choices to each prompt."""
         tenant = self._tenant(request)
         raw = await _read(request, self._limits.body_bytes_max)
         body = parse_completion(raw)

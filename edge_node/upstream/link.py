@@ -243,11 +243,14 @@ class CoreLink:
     def _take(self, frame: core_pb2.CoreFrame, now: float) -> None:
         if frame.HasField("welcome"):
             self._welcome(from_node(frame.welcome.info), now)
-        # What the frame says of the core itself: after the text that it brings has gone on.
-        asyncio.get_running_loop().call_soon(self._heard, frame, now, self._ended_since_load)
         for commits in frame.commits:
             if receiver := self._receivers.get(commits.request):
                 receiver.committed(from_commits(commits))
+        ended = self._ended_since_load
+        if frame.failed:  # where they go next is decided by what the core says now
+            self._heard(frame, now, ended)
+        else:  # the text that the frame brings does not wait for this
+            asyncio.get_running_loop().call_soon(self._heard, frame, now, ended)
         for done in frame.done:
             if receiver := self._receivers.get(done.request):
                 receiver.done(from_done(done))
@@ -256,7 +259,8 @@ class CoreLink:
                 receiver.failed(from_failed(failed))
 
     def _heard(self, frame: core_pb2.CoreFrame, now: float, ended: int) -> None:
-        """`ended`: requests that had ended when the frame came, so that its load knows of them."""
+        """What the frame says of the core itself; `ended`: requests cancelled before it came, all
+        of which its load is taken to know of."""
         if frame.HasField("pong") and (sent := self._pings.pop(frame.pong, None)) is not None:
             self.rtt.observe((now - sent) * 1e3, now)
         try:

@@ -15,7 +15,7 @@ import json
 import random
 from pathlib import Path
 
-from curl_cffi import Curl, CurlHttpVersion, CurlOpt
+from curl_cffi import Curl, CurlError, CurlHttpVersion, CurlOpt
 
 from firstlight.infra.bench.machine import cold_factor, heading, loop_ms, percentile
 from firstlight.infra.chat import Question
@@ -57,7 +57,10 @@ class Client:
         ):
             self._curl.setopt(option, value)
         begun_s = monotonic_s()
-        self._curl.perform()
+        try:
+            self._curl.perform()
+        except CurlError as error:
+            raise PeerError(f"{self._url}: {error}") from error
         reply = Reply()
         for event in b"".join(piece for _, piece in pieces).decode().split("\n\n"):
             if event.startswith("data: "):

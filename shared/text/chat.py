@@ -145,23 +145,17 @@ class ChatEncoder:
         self._marks = [chr(code) for code in _MARKS if chr(code) not in template.source]
         self._split = re.compile("(" + "|".join(map(re.escape, self._spelled)) + ")")
         self._fixed = {piece: self._ids(piece) for piece in self._fixed_pieces()}
-        """Ids of the texts that the template itself writes into every prompt."""
+        """Ids of texts that the template itself writes, whatever the messages are."""
 
-    def __call__(
-        self,
-        messages: Sequence[Mapping[str, object]],
-        *,
-        tools: Sequence[Mapping[str, object]] | None = None,
-    ) -> list[int]:
+    def __call__(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
         """The ids. Raises `RequestError`, as `ChatTemplate.render` does."""
-        given = json.dumps([list(messages), list(tools or ())], ensure_ascii=False, default=str)
+        given = json.dumps(list(messages), ensure_ascii=False, default=str)
         mark = ""
         if any(first in given for first in self._begins):
             mark = self._unused_mark(given)
             messages = [self._marked_object(message, mark) for message in messages]
-            tools = None if tools is None else [self._marked_object(tool, mark) for tool in tools]
         ids: list[int] = []
-        for piece in self._pieces(self._template.render(messages, tools=tools)):
+        for piece in self._pieces(self._template.render(messages)):
             if (id_ := self._tokenizer.control.get(piece)) is not None:
                 ids.append(id_)
             elif piece:
@@ -190,7 +184,7 @@ class ChatEncoder:
             )
         except RequestError:  # it wants other messages than these
             return set()
-        return one & other
+        return (one & other) - {"", *self._spelled}
 
     def _marked_object(self, value: Mapping[str, object], mark: str) -> dict[str, object]:
         return {key: self._marked(item, mark) for key, item in value.items()}

@@ -10,7 +10,7 @@ import pytest
 from core_bed import PROMPT, Core, Edge, opened, opening, serve
 
 from firstlight.core_node.backends.backend import Batch, Failure
-from firstlight.shared import rpc
+from firstlight.shared import rpc, telemetry
 from firstlight.shared.errors import DeadlineError, PeerError
 from firstlight.shared.proto import core_pb2, core_pb2_grpc
 from firstlight.shared.proto.convert import from_commits, to_hint
@@ -67,6 +67,26 @@ async def test_one_step_is_one_frame_with_all_commits_and_endings(core: Core) ->
         assert frame.done[0].hints[0].accepted == 1
         assert frame.HasField("load")
         assert frame.load.opens_counted == 2
+
+
+async def test_what_a_step_brought_is_counted(core: Core) -> None:
+    def value(sample: str, **labels: str) -> float:
+        return telemetry.REGISTRY.get_sample_value(sample, labels) or 0.0
+
+    def counts() -> list[float]:
+        model = {"model_name": "smol"}
+        return [
+            value("vllm:generation_tokens_total", **model),
+            value("firstlight_link_frames_total", direction="in"),
+        ]
+
+    tokens, frames = counts()
+    async with core.edge() as edge:
+        [a] = await opened(core, edge, "a")
+        core.backend.deliver(Batch((core.backend.commit(a, (5, 6)),), rows=2))
+        await edge.until(lambda frame: frame.commits)
+        await core.told(lambda: counts()[0] == tokens + 2)
+        assert counts()[1] > frames
 
 
 async def test_the_initial_credit_counts_from_the_prompt_whatever_is_committed(core: Core) -> None:

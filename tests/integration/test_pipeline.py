@@ -9,8 +9,10 @@ import doubles
 import pytest
 from pipeline_bed import PROMPT, Mesh, a_mesh, alone, ask, events, read, settled
 
+from firstlight.edge_node.answer import Event
+from firstlight.edge_node.draft import Draft
 from firstlight.shared.clock import monotonic_s
-from firstlight.shared.errors import CapacityError, FirstlightError, RequestError
+from firstlight.shared.errors import CapacityError, FirstlightError, PeerError, RequestError
 from firstlight.shared.proto import core_pb2
 from firstlight.shared.proto.convert import to_commits, to_failed
 from firstlight.shared.routing.ejection import FAILURES_MAX
@@ -203,14 +205,59 @@ async def test_two_choices_of_one_ask_differ(mesh: Mesh) -> None:
 
 
 async def test_prompts_of_one_ask_are_answered_as_if_alone(mesh: Mesh) -> None:
-    answer = mesh.pipeline.open(ask(seed=8, prompts=(PROMPT, PROMPT[:3], PROMPT)))
-    ids: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    answer = mesh.pipeline.open(ask(seed=8, prompts=(PROMPT, PROMPT[:3]), n=2))
+    ids: dict[int, list[int]] = {index: [] for index in range(4)}
     async for event in events(answer):
         ids[event.index] += event.ids
     answer.close()
-    assert ids[0] == ids[2] == alone(8)
-    assert len(ids[1]) == 40
-    assert ids[1] != ids[0]
+    for index, prompt in ((0, PROMPT), (2, PROMPT[:3])):
+        single, *_ = await read(mesh, ask(seed=8, prompts=(prompt,)))
+        assert ids[index] == single
+    assert len({tuple(found) for found in ids.values()}) == 4
+
+
+async def test_what_came_before_an_error_is_taken_before_it(mesh: Mesh) -> None:
+    answer = mesh.pipeline.open(ask(seed=8))
+    first = await answer.take()
+    assert first
+    waiting = Event(0, "last words", (1,), 99)
+    answer.push(waiting)
+    answer.fail(PeerError("gone"))
+    assert waiting in await answer.take()
+    with pytest.raises(PeerError, match="gone"):
+        await answer.take()
+    answer.close()
+
+
+async def test_drafts_see_every_id_once_and_in_order(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    calls: list[int] = []
+
+    def after(self: Draft, fresh: tuple[int, ...], stream: TokenStream) -> None:
+        seen.extend(fresh)
+        calls.append(stream.position)
+
+    monkeypatch.setattr(Draft, "after", after)
+    ids, *_ = await read(mesh, ask(seed=8))
+    assert seen == ids[:-1]  # nothing follows the last
+    assert len(calls) > 10
+
+
+async def test_nothing_is_drafted_for_an_answer_that_was_closed(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Draft, "after", lambda *_: pytest.fail("it was drafted"))
+    mesh.pipeline.open(ask(seed=8)).close()
+    await asyncio.sleep(0.01)
+
+
+async def test_each_prompt_earns_its_share_of_retries(mesh: Mesh) -> None:
+    earned: list[float] = []
+    mesh.pipeline.retries.request = earned.append  # type: ignore[method-assign]
+    mesh.pipeline.open(ask(prompts=(PROMPT, PROMPT[:3]), n=2)).close()
+    assert len(earned) == 2
 
 
 async def test_an_answer_ends_where_the_context_does(mesh: Mesh) -> None:

@@ -300,3 +300,12 @@ def test_a_choice_resumed_at_any_event_tells_the_rest_of_the_text(
     if finish is not None:
         assert again == finish
         assert resumed.stats.completion_tokens <= len(ids)
+
+
+def test_only_the_first_commit_says_what_the_start_cost() -> None:
+    made = choice()
+    made.commit(commit(made, b"a"), 10.5)
+    before = made.stats.ttft_ms
+    made.commit(commit(made, b"b"), 12.0)
+    assert made.stats.ttft_ms == before
+    assert before.total == pytest.approx(500.0)

@@ -130,6 +130,28 @@ async def test_the_first_commit_says_what_the_start_cost(bench: Bench) -> None:
     assert all(commit.cached_tokens is None for commit in others)
 
 
+async def test_the_wait_for_the_step_that_runs_counts_as_queue_and_the_step_as_prefill(
+    bench: Bench,
+) -> None:
+    bench.start()
+    bench.runner.open.clear()
+    bench.backend.open(request("a", max_tokens=1), 1, (), CREDIT)
+    await bench.until(bench.runner.entered.is_set)
+    bench.backend.open(request("b", max_tokens=1), 1, (), CREDIT)
+    await asyncio.sleep(0.2)
+    bench.runner.open.set()
+    await bench.until(lambda: bench.done("a") and bench.done("b"))
+    times = {
+        commit.request: (commit.queue_ms, commit.prefill_ms)
+        for batch in bench.batches
+        for commit in batch.commits
+    }
+    (queue_a, prefill_a), (queue_b, prefill_b) = times["a"], times["b"]
+    assert None not in (queue_a, prefill_a, queue_b, prefill_b)
+    assert queue_a < 190 <= prefill_a  # type: ignore[operator]
+    assert prefill_b < 190 <= queue_b  # type: ignore[operator]
+
+
 async def test_a_resumed_answer_goes_on_where_it_was(bench: Bench) -> None:
     whole = alone(request("a", max_tokens=12))
     bench.start()

@@ -104,7 +104,7 @@ async def test_control_tokens_in_content_stay_text(
     assert source.answers[1].ask.prompts == ((97, EOS),)
 
 
-async def test_an_answer_is_bounded_by_what_was_asked_or_by_the_context(
+async def test_what_was_asked_and_the_context_are_told_to_the_source(
     client: httpx.AsyncClient, source: ScriptSource
 ) -> None:
     await client.post("/v1/completions", json=COMPLETION | {"max_tokens": 10_000})
@@ -207,6 +207,33 @@ async def test_a_body_that_is_told_to_be_absurd_is_refused_unread() -> None:
         told = {"content-length": "401"}
         response = await client.post("/v1/completions", content=parts(), headers=told)
     assert response.status_code == 413
+
+
+async def test_a_client_that_goes_in_the_middle_of_its_body_asks_nothing() -> None:
+    source, counts = ScriptSource(), AccessCounts()
+    whole = json.dumps(CHAT).encode()
+    messages = iter([
+        {"type": "http.request", "body": whole, "more_body": True},
+        {"type": "http.disconnect"},
+    ])  # fmt: skip
+    scope = {
+        "type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": [],
+        "query_string": b"", "http_version": "1.1", "scheme": "https",
+    }  # fmt: skip
+
+    async def receive() -> Any:
+        return next(messages)
+
+    async def send(message: Any) -> None:
+        del message
+
+    await app_for(source, counts=counts)(scope, receive, send)
+    assert source.answers == []
+    assert [status for *_, status in counts.ended] == [499]
+
+
+async def test_a_path_is_not_redirected(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/v1/chat/completions/")).status_code == 404
 
 
 async def test_a_body_above_the_limit_is_refused() -> None:

@@ -6,11 +6,19 @@ from dataclasses import replace
 import pytest
 from unit.edge_node.openai.script import ByteTokenizer
 
-from firstlight.edge_node.answer import ChoiceStats, Event, TokenText
-from firstlight.edge_node.openai.objects import Chat, Completions, Dialect, Object, Origin, Served
+from firstlight.edge_node.answer import Ask, ChoiceStats, Event, TokenText
+from firstlight.edge_node.openai.objects import (
+    Chat,
+    Completions,
+    Dialect,
+    Object,
+    Origin,
+    Served,
+    usage,
+)
 from firstlight.edge_node.openai.sse import KEEP_ALIVE, StreamWriter, error_line, merged
 from firstlight.shared.errors import CapacityError, PeerError
-from firstlight.shared.types import FinishReason, TokenLogprobs
+from firstlight.shared.types import FinishReason, Sampling, TokenLogprobs
 
 STATS = ChoiceStats(core="core-1", region="eu", numerics_class="abc", completion_tokens=3)
 ORIGIN = Origin("chatcmpl-1", "m", 1700, 42, "edge-1", "eu", "h3")
@@ -67,6 +75,25 @@ def test_a_choice_that_moves_before_its_first_event_names_the_core_that_serves_i
     later, _ = read(moving.chunks([Event(1, "b", (2,), 1)]))
     assert later["firstlight"]["core"] == "core-3"  # type: ignore[index]
     assert later["system_fingerprint"] == "fp_xyz"
+
+
+def test_a_prompt_counts_once_and_so_does_what_was_cached_of_it() -> None:
+    ask = Ask("t", "m", ((1, 2, 3), (4,)), Sampling(), seed=1, max_tokens=4, context_max=9, n=2)
+    choices = [
+        ChoiceStats(cached_tokens=cached, completion_tokens=tokens)
+        for cached, tokens in ((2, 4), (3, 3), (1, 2), (1, 1))
+    ]
+    counts = usage(ask, choices)
+    assert (counts["prompt_tokens"], counts["completion_tokens"]) == (4, 10)
+    assert counts["prompt_tokens_details"] == {"cached_tokens": 3}
+
+
+def test_events_of_one_choice_that_are_ready_together_are_one_chunk() -> None:
+    events = [Event(0, "a", (1,), 1), Event(1, "x", (5,), 1), Event(0, "b", (2,), 2)]
+    chunks = read(writer(choices=2).chunks(events))
+    pieces = [chunk for chunk in chunks if "role" not in chunk["choices"][0]["delta"]]  # type: ignore[index]
+    assert [piece["choices"][0]["delta"]["content"] for piece in pieces] == ["ab", "x"]  # type: ignore[index]
+    assert [piece["firstlight"]["ids"] for piece in pieces] == [[1, 2], [5]]  # type: ignore[index]
 
 
 def test_the_last_chunk_has_a_reason_and_an_empty_delta() -> None:

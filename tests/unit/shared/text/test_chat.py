@@ -1,5 +1,6 @@
 """Templates: right prompts, no injected control tokens, and an end to every rendering."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,18 @@ def test_a_private_use_character_of_the_template_is_kept() -> None:
 def test_each_rendering_has_a_budget_of_its_own() -> None:
     template = ChatTemplate("{% for i in range(90000) %}{% endfor %}done", "", "")
     assert [template.render(HELLO) for _ in range(4)] == ["done"] * 4
+
+
+def test_renderings_on_several_threads_have_budgets_of_their_own() -> None:
+    template = ChatTemplate("{% for i in range(90000) %}{% endfor %}done", "", "")
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda _: template.render(HELLO), range(8))) == ["done"] * 8
+
+
+def test_a_mark_that_a_message_uses_is_not_taken() -> None:
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", "", "")
+    encode = ChatEncoder(template, Characters("<end>"))  # type: ignore[arg-type]
+    assert encode([{"role": "user", "content": "\ue000<end>"}]) == [0xE000, *map(ord, "<end>")]
 
 
 def test_ids_do_not_depend_on_which_texts_the_encoder_knows(template, tokenizer) -> None:
