@@ -239,7 +239,9 @@ class Choice:
             if self.finish is None:
                 text += self._push(token, None)
         self._had_chars = max(0, len(had) - len(text))
-        self.stats = replace(self.stats, completion_tokens=self._count)
+        self.stats = replace(
+            self.stats, completion_tokens=self._count, numerics_class=self.numerics_class or ""
+        )
 
     def _unseen(self, text: str) -> str:
         """What of the text the client has not."""

@@ -353,7 +353,8 @@ class Flight:
             self._link = None
         choice = self.choice
         assert choice.finish is not None
-        meter.ended(choice.request.model, choice.finish, choice.stats, choice.wall_s)
+        if choice.assignment is not None:
+            meter.ended(choice.request.model, choice.finish, choice.stats, choice.wall_s)
         self._answer.push(choice.ending())
 
     def _end(self) -> None:

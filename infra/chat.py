@@ -6,7 +6,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from rich.console import Console
 
 from firstlight.infra.client.client import open_client
 from firstlight.infra.client.response import HttpVersion, Marks, StreamResponse
+from firstlight.infra.client.sse import Event
 from firstlight.infra.nearest import nearest_edges
 from firstlight.infra.reply import Reply, api_error
 from firstlight.infra.running import read_running
@@ -138,13 +139,16 @@ async def ask(
     """Ask the edge at `url`, read the answer to its end; `on_text` sees each piece as it arrives.
 
     When the connection is lost, the rest is asked for at the edges `others` in turn, then at all
-    again, `RESUMES_MAX` times in all. Raises the API's error, or `PeerError` if the answer's end
-    cannot be had.
+    again, `RESUMES_MAX` times in all; what an edge refuses or reports as an error is final, but for
+    a 5xx to such a request. Raises the API's error, or `PeerError` if the answer's end cannot be
+    had.
     """
     headers = {"content-type": "application/json", "accept": "text/event-stream"}
     if key is not None:
         headers["authorization"] = f"Bearer {key}"
-    urls, reply, begun_s, first = [url, *others], Reply(), monotonic_s(), None
+    urls, reply, begun_s = [url, *others], Reply(), monotonic_s()
+    first: Marks | None = None
+    answered: Mapping[str, str] = {}
     for attempt in range(RESUMES_MAX + 1):
         body = question.body(reply.resume())
         try:
@@ -152,14 +156,16 @@ async def ask(
                 open_client(urls[attempt % len(urls)], http, ca_file=ca_file) as client,
                 client.stream("POST", "/v1/chat/completions", headers, body) as response,
             ):
-                first = first or response.marks
+                first, answered = first or response.marks, response.headers
                 await _read(response, reply, on_text, resuming=attempt > 0)
-                return Asked(reply, response.headers, begun_s, first, monotonic_s(), attempt)
         except _Told as told:
             raise told.error from None
         except PeerError:
-            if attempt == RESUMES_MAX or (reply.resume() is None and not others):
+            last = attempt == RESUMES_MAX or (reply.resume() is None and not others)
+            if last and not reply.complete:
                 raise
+        if first is not None and reply.complete:
+            return Asked(reply, answered, begun_s, first, monotonic_s(), attempt)
         if attempt >= len(urls) - 1:
             await asyncio.sleep(RESUME_WAIT_S)
     raise AssertionError("the last attempt returns or raises")
@@ -172,16 +178,21 @@ async def _read(response: StreamResponse, reply: Reply, on_text: OnText, *, resu
         if resuming and response.status >= 500:  # it may be just starting
             raise PeerError(error.message)
         raise _Told(error)
+    events = response.events()
+    while (event := await _next(events)) is not None:
+        try:
+            text = reply.feed(event.data, monotonic_s())
+        except FirstlightError as error:
+            raise _Told(error) from error
+        on_text(text, reply)
+    reply.close()
+
+
+async def _next(events: AsyncIterator[Event]) -> Event | None:
     try:
-        async for event in response.events():
-            try:
-                text = reply.feed(event.data, monotonic_s())
-            except FirstlightError as error:
-                raise _Told(error) from error
-            on_text(text, reply)
+        return await anext(events, None)
     except ValueError as error:
         raise _Told(PeerError(f"the stream cannot be read: {error}")) from error
-    reply.close()
 
 
 async def _body(response: StreamResponse) -> bytes:

@@ -44,6 +44,8 @@ class Reply:
     first_token_s: float | None = None
     last_token_s: float | None = None
     done: bool = False
+    _offset: int = 0
+    """Ids whose text is here."""
 
     def feed(self, payload: str, now: float) -> str:
         """Take one `data:` payload that arrived at `now`; returns the text that it adds.
@@ -80,8 +82,15 @@ class Reply:
     def _firstlight(self, extra: object, added: str, now: float) -> None:
         fields = dict(extra) if isinstance(extra, dict) else {}
         ids = fields.pop("ids", [])
-        if not isinstance(ids, list) or not all(isinstance(i, int) for i in ids):
+        if not isinstance(ids, list) or not all(type(i) is int for i in ids):
             raise PeerError(f"ids should be a list of integers, got {ids!r:.80}")
+        offset = fields.get("offset", self._offset)
+        if type(offset) is not int or not self._offset <= offset <= len(self.token_ids) + len(ids):
+            raise PeerError(
+                f"offset should be from {self._offset} to {len(self.token_ids) + len(ids)} here, "
+                f"got {offset!r:.80}"
+            )
+        self._offset = offset
         self.token_ids.extend(ids)
         self.details |= fields
         if ids or added:
@@ -95,13 +104,18 @@ class Reply:
         """
         if "cap" not in self.details:
             return None
-        self.token_ids = self.token_ids[: int(self.details.get("offset", 0))]
+        del self.token_ids[self._offset :]
         told = {name: self.details.get(name) for name in ("cap", "seed", "class")}
         return {**told, "ids": self.token_ids}
 
+    @property
+    def complete(self) -> bool:
+        """Whether the answer's end is here."""
+        return self.finish_reason is not None and self.done
+
     def close(self) -> None:
         """Raise `PeerError` unless the answer is complete."""
-        if self.finish_reason is None or not self.done:
+        if not self.complete:
             count = len(self.token_ids)
             raise PeerError(f"the stream ended before the answer did, after {count} tokens")
 

@@ -159,6 +159,10 @@ class Api:
         ]
         wanted = body.max_tokens or COMPLETION_TOKENS
         resumed = body.firstlight is not None and body.firstlight.resume is not None
+        if body.echo and resumed and count > 1:  # which of them were echoed is not known
+            raise RequestError(
+                f"echo of {count} choices cannot be resumed", param="firstlight.resume"
+            )
         echoes = self._echoes(given, body.n or 1) if body.echo and not resumed else ()
         dialect = Completions(self._tokenizer.token_bytes, body.logprobs is not None, echoes)
         return self._reply(request, tenant, body, model, named, wanted, dialect)

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from firstlight.infra import chat as chat_module
 from firstlight.infra import cli
-from firstlight.infra.chat import Question
+from firstlight.infra.chat import Question, ask
+from firstlight.shared.errors import PeerError, RequestError
 
 Serve = Callable[..., str]
 SEEN: dict[str, Any] = {}
@@ -202,3 +204,51 @@ def test_a_server_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[st
             assert cli.run(["chat", "--url", url, "--http", version, "Why?"]) == 1
             (line,) = capsys.readouterr().err.splitlines()
             assert url.removeprefix("https://") in line
+
+
+BEGUN = [
+    chunk("", cap="seal", seed=7, **{"class": "c0"}, edge="edge-eu"),
+    chunk("Blue", offset=1, ids=[11, 12]),
+]
+REST = [chunk("", edge="edge-us"), chunk(" light", offset=3, ids=[12, 13]), *STREAM[4:]]
+QUESTION = Question("Why?")
+
+
+async def test_the_rest_of_a_broken_stream_is_asked_for_elsewhere(serve: Serve) -> None:
+    asked = await ask(serve(BEGUN), QUESTION, others=[serve(REST)], http="1")
+    resume = {"cap": "seal", "seed": 7, "class": "c0", "ids": [11]}
+    assert SEEN["body"]["firstlight"]["resume"] == resume
+    assert (asked.reply.text, asked.reply.token_ids) == ("Blue light", [11, 12, 13])
+    assert (asked.resumed, asked.reply.finish_reason) == (1, "stop")
+
+
+async def test_a_stream_that_breaks_again_and_again_is_given_up(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_module, "RESUME_WAIT_S", 0.0)
+    with pytest.raises(PeerError, match="ended before the answer did, after 0 tokens"):
+        await ask(serve(BEGUN[:1]), QUESTION, http="1")
+
+
+async def test_what_nobody_can_resume_is_asked_once(serve: Serve) -> None:
+    with pytest.raises(PeerError, match="ended before the answer did"):
+        await ask(serve(STREAM[:2]), QUESTION, http="1")
+
+
+async def test_a_refusal_to_go_on_is_the_error(serve: Serve) -> None:
+    refused = ['{"error": {"message": "too old", "type": "invalid_request_error"}}']
+    with pytest.raises(RequestError, match="HTTP 400: too old"):
+        await ask(serve(BEGUN), QUESTION, others=[serve(refused, 400)], http="1")
+
+
+async def test_an_edge_that_begins_again_is_found_out(serve: Serve) -> None:
+    again = [chunk("", cap="seal"), chunk("Blue", offset=0, ids=[11])]
+    with pytest.raises(PeerError, match="offset should be from 1 to 2 here, got 0"):
+        await ask(serve(BEGUN), QUESTION, others=[serve(again)], http="1")
+
+
+@pytest.mark.parametrize("offset", ["x", None, -1, 9, True, 1e99])
+async def test_an_offset_that_cannot_be_is_an_error(serve: Serve, offset: object) -> None:
+    lines = [BEGUN[0], chunk("Blue", offset=offset, ids=[11])]
+    with pytest.raises(PeerError, match="offset should be from 0 to 1"):
+        await ask(serve(lines), QUESTION, http="1")
