@@ -16,6 +16,8 @@ from firstlight.shared.errors import RequestError
 from firstlight.shared.types import check_ids
 
 SEAL_BYTES = 16
+RESUMED_IDS_MAX = 16_384
+"""Of all choices together: they are replayed on the event loop, at about 10 µs an id."""
 
 
 class Seals:
@@ -48,6 +50,9 @@ def check_committed(ask: Ask, vocab: int) -> None:
         raise RequestError(
             f"{param} of {len(ask.committed)} choices, expected {choices}", param=param
         )
+    total = sum(map(len, ask.committed))
+    if total > RESUMED_IDS_MAX:
+        raise RequestError(f"{param}: {total} ids, at most {RESUMED_IDS_MAX} expected", param=param)
     for index, ids in enumerate(ask.committed):
         if (wrong := check_ids(ids, vocab)) is not None:
             raise RequestError(

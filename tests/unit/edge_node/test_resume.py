@@ -65,6 +65,7 @@ def test_a_forged_seal_is_refused(forge: Callable[[str], str]) -> None:
         (((9,), (), ()), "3 choices, expected 4"),
         ((), "0 choices"),
         (((9,), (), (8, 100), ()), "token id 100 at 1"),
+        (((9,) * 16_385, (), (), ()), "16385 ids, at most 16384"),
         (((9,) * 14, (), (), ()), "14 ids of choice 0, the context has room for 13"),
     ],
 )

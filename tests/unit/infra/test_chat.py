@@ -54,7 +54,7 @@ STREAM = [
 def serve() -> Iterator[Serve]:
     servers: list[ThreadingHTTPServer] = []
 
-    def start(lines: list[str], status: int = 200) -> str:
+    def start(lines: list[str], status: int = 200, *, missing_bytes: int = 0) -> str:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 length = int(self.headers["content-length"])
@@ -62,10 +62,13 @@ def serve() -> Iterator[Serve]:
                 SEEN["headers"] = dict(self.headers)
                 self.send_response(status)
                 self.send_header("x-request-id", "req-1")
+                whole = b"".join(
+                    (line + ("\n" if line == ":" else "\n\n")).encode() for line in lines
+                )
+                if missing_bytes:
+                    self.send_header("content-length", str(len(whole) + missing_bytes))
                 self.end_headers()
-                for line in lines:
-                    end = "\n" if line == ":" else "\n\n"
-                    self.wfile.write((line + end).encode())
+                self.wfile.write(whole)
 
             def do_GET(self) -> None:
                 assert self.path == "/v1/models"
@@ -228,6 +231,15 @@ async def test_a_stream_that_breaks_again_and_again_is_given_up(
     monkeypatch.setattr(chat_module, "RESUME_WAIT_S", 0.0)
     with pytest.raises(PeerError, match="ended before the answer did, after 0 tokens"):
         await ask(serve(BEGUN[:1]), QUESTION, http="1")
+
+
+async def test_a_complete_answer_whose_connection_then_breaks_is_not_asked_for_again(
+    serve: Serve,
+) -> None:
+    url = serve([*BEGUN, chunk(" light", offset=3, ids=[13]), *STREAM[4:]], missing_bytes=5)
+    asked = await ask(url, QUESTION, others=[serve(STREAM)], http="1")
+    assert (asked.reply.text, asked.reply.token_ids) == ("Blue light", [11, 12, 13])
+    assert asked.resumed == 0
 
 
 async def test_what_nobody_can_resume_is_asked_once(serve: Serve) -> None:

@@ -325,6 +325,17 @@ async def test_what_cannot_be_gone_on_with_is_named(
     assert len(source.answers) == 1
 
 
+async def test_an_echo_of_several_choices_is_not_resumed(
+    client: httpx.AsyncClient, source: ScriptSource
+) -> None:
+    resume = {"cap": "00", "seed": 1, "ids": [[72], []]}
+    body = COMPLETION | {"stream": True, "echo": True, "n": 2, "firstlight": {"resume": resume}}
+    response = await client.post("/v1/completions", json=body)
+    assert response.status_code == 400
+    assert "echo of 2 choices" in response.json()["error"]["message"]
+    assert source.answers == []
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_that_breaks_off_is_an_error(source: ScriptSource, stream: bool) -> None:
     source.script = [b"Hel", EOFError]
