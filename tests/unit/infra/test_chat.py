@@ -240,6 +240,8 @@ async def test_a_complete_answer_whose_connection_then_breaks_is_not_asked_for_a
     asked = await ask(url, QUESTION, others=[serve(STREAM)], http="1")
     assert (asked.reply.text, asked.reply.token_ids) == ("Blue light", [11, 12, 13])
     assert asked.resumed == 0
+    alone = await ask(serve(STREAM, missing_bytes=5), QUESTION, http="1")  # nor is it an error
+    assert alone.reply.text == "Blue light"
 
 
 async def test_what_nobody_can_resume_is_asked_once(serve: Serve) -> None:
