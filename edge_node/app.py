@@ -14,16 +14,16 @@ from firstlight.edge_node import meter
 from firstlight.edge_node.config import EdgeSettings, is_loopback
 from firstlight.edge_node.control import EdgeControl, load_of
 from firstlight.edge_node.http.fronts import Fronts
-from firstlight.edge_node.keys import read_keys
 from firstlight.edge_node.openai.routes import create_app
 from firstlight.edge_node.pipeline import Pipeline
 from firstlight.edge_node.resume import Seals
 from firstlight.edge_node.route import CoreRouter
-from firstlight.edge_node.tenants import Tenants
+from firstlight.edge_node.tenants import Salts, Tenants
 from firstlight.edge_node.upstream.pool import LinkPool
 from firstlight.edge_node.view import MeshMemory
 from firstlight.shared import lifecycle, rpc, telemetry
 from firstlight.shared.config import state_dir
+from firstlight.shared.keys import read_keys
 from firstlight.shared.model_files import default_model_path
 from firstlight.shared.text.chat import ChatEncoder, load_chat_template
 from firstlight.shared.text.tokenizer import Tokenizer, load_tokenizer
@@ -52,7 +52,7 @@ async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
         tokenizer_hash=tokenizer.hash,
         eos_ids=frozenset(tokenizer.eos_ids),
         token_bytes=tokenizer.token_bytes,
-        salt_key=salt,
+        salt_of=Salts(salt, settings.sharing.groups).of,
         rng=rng,
     )
     metrics = is_loopback(host) if settings.metrics is None else settings.metrics

@@ -1,6 +1,6 @@
 """The settings of an edge process: one section a part, each a frozen dataclass beside its code."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -32,6 +32,14 @@ class KeysConfig:
     """
 
 
+@dataclass(frozen=True, slots=True)
+class SharingConfig:
+    """Who may see, by the time that an answer takes, what others have asked before."""
+
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Group: its tenants, who share cached prefixes; all others share with nobody."""
+
+
 class EdgeSettings(Settings):
     """Everything an edge can be told."""
 
@@ -46,6 +54,7 @@ class EdgeSettings(Settings):
     tls: TlsConfig = TlsConfig()
     front: FrontConfig = FrontConfig()
     keys: KeysConfig = KeysConfig()
+    sharing: SharingConfig = SharingConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     http: HttpLimits = HttpLimits()
     drain_s: Seconds = 10.0

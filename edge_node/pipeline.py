@@ -20,7 +20,6 @@ from firstlight.edge_node.choice import Choice
 from firstlight.edge_node.draft import Draft
 from firstlight.edge_node.route import CoreRouter
 from firstlight.edge_node.upstream.link import CoreLink
-from firstlight.shared.blocks import tenant_salt
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import (
     CapacityError,
@@ -52,7 +51,7 @@ class Pipeline:
         tokenizer_hash: str,
         eos_ids: frozenset[int],
         token_bytes: Callable[[int], bytes],
-        salt_key: bytes,
+        salt_of: Callable[[str], bytes],
         rng: Random,
     ) -> None:
         self.edge = edge
@@ -63,7 +62,7 @@ class Pipeline:
         """Answers on their way; empty when the edge is idle."""
         self._tokenizer_hash = tokenizer_hash
         self._eos_ids = eos_ids
-        self._salt_key = salt_key
+        self._salt_of = salt_of
         self.rng = rng
         self.retries = RetryBudget(monotonic_s())
 
@@ -87,7 +86,7 @@ class Pipeline:
             id=secrets.token_hex(16),
             model=ask.model,
             tokenizer_hash=self._tokenizer_hash,
-            salt=tenant_salt(self._salt_key, tenant=ask.tenant),
+            salt=self._salt_of(ask.tenant),
             prompt=prompt,
             sampling=ask.sampling,
             seed=ask.seed,

@@ -1,4 +1,4 @@
-"""Who asks: bearer keys, known by their SHA-256 alone.
+"""Who asks: bearer keys, known by their SHA-256 alone; and with whom a tenant shares its cache.
 
 The file holds `tenant: <sha256 of the key in hex>` lines; a tenant may have several (to change
 keys without a gap), `#` begins a comment. Keys are long random strings, so a plain hash is enough.
@@ -7,10 +7,12 @@ it.
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
 
+from firstlight.shared.blocks import tenant_salt
 from firstlight.shared.errors import AuthError, ConfigError
 
 LOCAL = "local"
@@ -71,6 +73,26 @@ class Tenants:
                 return matches[0]
         shown = f"{key[:3]}…" if len(key) >= 12 else "…"
         raise AuthError(f"unknown API key {shown!r}", code="invalid_api_key")
+
+
+class Salts:
+    """Maps a tenant to the secret that its block hashes begin with: its own, or its group's."""
+
+    def __init__(self, salt_key: bytes, groups: Mapping[str, Sequence[str]]) -> None:
+        """Raise `ConfigError` if a tenant stands in two groups."""
+        self._salt_key = salt_key
+        self._group: dict[str, str] = {}
+        for group, tenants in groups.items():
+            for tenant in tenants:
+                if self._group.setdefault(tenant, group) != group:
+                    raise ConfigError(
+                        f"sharing.groups: {tenant} is in {self._group[tenant]} and in {group}, "
+                        "expected one group at most"
+                    )
+
+    def of(self, tenant: str) -> bytes:
+        """16 bytes."""
+        return tenant_salt(self._salt_key, tenant=tenant, group=self._group.get(tenant))
 
 
 def _parse(text: str, name: str) -> tuple[tuple[bytes, str], ...]:

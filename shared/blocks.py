@@ -12,6 +12,8 @@ from struct import pack
 
 BLOCK_TOKENS = 16
 HASH_BYTES = 16
+CHECKPOINT_BLOCKS = 8
+"""Every so many blocks of a chain one is known to others, and the chain's last full one."""
 
 
 def tenant_salt(salt_key: bytes, *, tenant: str, group: str | None = None) -> bytes:
@@ -41,6 +43,20 @@ def block_hashes(root: bytes, ids: Sequence[int]) -> list[bytes]:
         parent = next_hash(parent, ids[start : start + BLOCK_TOKENS])
         hashes.append(parent)
     return hashes
+
+
+def kv_namespace(*parts: str) -> str:
+    """16 hex digits: of all that two cores must have in common to use each other's KV.
+
+    `parts`: weights, layout, dtype, numerics class. BLAKE2b-64, length-prefixed.
+    """
+    return blake2b(_prefixed(*(part.encode() for part in parts)), digest_size=8).hexdigest()
+
+
+def checkpoints(blocks: int) -> list[int]:
+    """Indices of those of the first `blocks` blocks that stand for all before them, ascending."""
+    marks = list(range(CHECKPOINT_BLOCKS - 1, blocks, CHECKPOINT_BLOCKS))
+    return marks if blocks == 0 or blocks % CHECKPOINT_BLOCKS == 0 else [*marks, blocks - 1]
 
 
 def blocks_for(tokens: int) -> int:

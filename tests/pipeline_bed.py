@@ -20,6 +20,7 @@ from firstlight.edge_node.route import CoreRouter
 from firstlight.edge_node.upstream.pool import LinkPool
 from firstlight.edge_node.view import MeshMemory
 from firstlight.shared import rpc
+from firstlight.shared.blocks import tenant_salt
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.errors import PeerError
@@ -78,7 +79,7 @@ class Mesh:
             tokenizer_hash=TOKENIZER,
             eos_ids=frozenset({0}),
             token_bytes=lambda token: bytes([token]) if 97 <= token <= 122 else b"",
-            salt_key=bytes(32),
+            salt_of=lambda tenant: tenant_salt(bytes(32), tenant=tenant),
             rng=Random(3),
         )
 

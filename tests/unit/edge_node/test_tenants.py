@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from firstlight.edge_node.tenants import Tenants
+from firstlight.edge_node.tenants import Salts, Tenants
 from firstlight.shared.errors import AuthError, ConfigError
 
 DIGEST = sha256(b"sk-first-key-0001").hexdigest()
@@ -66,3 +66,15 @@ def test_a_file_that_lies_is_a_config_error(tmp_path: Path, text: str, message: 
 def test_a_missing_file_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere"):
         Tenants.load(tmp_path / "nowhere", loopback=True)
+
+
+def test_tenants_of_one_group_have_one_salt_and_all_others_their_own() -> None:
+    salts = Salts(bytes(32), {"lab": ("ann", "ben")})
+    assert salts.of("ann") == salts.of("ben")
+    others = {salts.of(tenant) for tenant in ("ann", "cid", "dan", "lab")}
+    assert len(others) == 4
+
+
+def test_a_tenant_of_two_groups_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"sharing\.groups: ann is in lab and in shop"):
+        Salts(bytes(32), {"lab": ("ann",), "shop": ("ann",)})

@@ -10,6 +10,8 @@ from firstlight.shared.blocks import (
     BLOCK_TOKENS,
     block_hashes,
     blocks_for,
+    checkpoints,
+    kv_namespace,
     root_hash,
     tenant_salt,
 )
@@ -81,3 +83,22 @@ def test_tenants_of_one_group_share():
 
 def test_blocks_for_rounds_up():
     assert [blocks_for(n) for n in (0, 1, BLOCK_TOKENS, BLOCK_TOKENS + 1)] == [0, 1, 1, 2]
+
+
+def test_checkpoints_are_every_eighth_block_and_the_last_one() -> None:
+    assert [checkpoints(n) for n in (0, 1, 7, 8, 9, 17)] == [
+        [],
+        [0],
+        [6],
+        [7],
+        [7, 8],
+        [7, 15, 16],
+    ]
+
+
+def test_a_namespace_is_length_prefixed_blake2b_over_its_parts() -> None:
+    expected = blake2b(prefixed("weights", "layout", "f32", "class"), digest_size=8).hexdigest()
+    assert kv_namespace("weights", "layout", "f32", "class") == expected
+    assert kv_namespace("weights", "layoutf32", "class") != kv_namespace(
+        "weights", "layout", "f32class"
+    )

@@ -1,12 +1,12 @@
-"""Key files of an edge."""
+"""Key files."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from firstlight.edge_node.keys import read_keys
 from firstlight.shared.errors import ConfigError
+from firstlight.shared.keys import read_keys
 
 
 def test_a_key_is_made_once_for_all_who_start_at_once(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Secrets of an edge that are files: read, or made once when nobody named one."""
+"""Secrets that are files: read, or made once when nobody named one."""
 
 import os
 import secrets
@@ -14,8 +14,8 @@ KEYS_MAX = 2
 def read_keys(setting: str, named: Path | None, *, default: Path) -> tuple[bytes, ...]:
     """The keys of a file, a line of hex digits each, the current one first.
 
-    Edges that must understand each other need the same file. Without a name it is `default`, made
-    (0600) by whichever edge comes first. `setting` is what errors call it. Raises `ConfigError`
+    Nodes that must understand each other need the same file. Without a name it is `default`, made
+    (0600) by whichever node comes first. `setting` is what errors call it. Raises `ConfigError`
     for a file that holds no key.
     """
     path = named or default
