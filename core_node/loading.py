@@ -7,6 +7,7 @@ import torch
 
 from firstlight.core_node.admission import Offer
 from firstlight.core_node.config import ModelSection
+from firstlight.shared.blocks import kv_namespace
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.kv.storage import KvStorage
@@ -30,6 +31,9 @@ class Loaded:
     offer: Offer
     hint_ids_max: int
     numerics_class: str
+    namespace: str
+    """Cores of the same one can use each other's KV."""
+    block_bytes: int
     prepare: Callable[[], None]
     """To be called first on the thread that will step the engine."""
 
@@ -45,7 +49,8 @@ def load_engine(section: ModelSection, wanted: EngineConfig) -> Loaded:
     )
     tokenizer = load_tokenizer(path)
     limits = wanted.fitted(model.config.context_max)
-    engine = Engine(TorchRunner(model, KvStorage(model.config, limits.blocks)), limits)
+    storage = KvStorage(model.config, limits.blocks, limits.host_blocks)
+    engine = Engine(TorchRunner(model, storage), limits)
     offer = Offer(
         models=(section.name or model.name,),
         tokenizer_hash=tokenizer.hash,
@@ -58,6 +63,8 @@ def load_engine(section: ModelSection, wanted: EngineConfig) -> Loaded:
         offer=offer,
         hint_ids_max=limits.hint_ids_max,
         numerics_class=model.numerics_class,
+        namespace=kv_namespace(model.weights_hash, storage.layout, model.numerics_class),
+        block_bytes=storage.block_bytes,
         prepare=lambda: torch.set_num_threads(section.threads),
     )
 

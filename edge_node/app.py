@@ -44,7 +44,13 @@ async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
     tokenizer, encode_chat = await asyncio.to_thread(_load_text, settings.tokenizer.path)
     memory, rng = MeshMemory(), SystemRandom()
     pool = LinkPool(memory, partial(rpc.channel, files=files, peer_role=Role.CORE), rng)
-    router = CoreRouter(pool, region=settings.region, tokenizer_hash=tokenizer.hash, rng=rng)
+    router = CoreRouter(
+        pool,
+        region=settings.region,
+        tokenizer_hash=tokenizer.hash,
+        rng=rng,
+        sketch_of=memory.sketch,
+    )
     pipeline = Pipeline(
         edge=settings.node,
         region=settings.region,

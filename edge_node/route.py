@@ -4,7 +4,7 @@ It gathers the state of every core with a warm link, asks the rule, and remember
 where, so that the next decision sees it at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from firstlight.edge_node.choice import Assignment, Choice
@@ -16,6 +16,7 @@ from firstlight.shared.errors import CapacityError, RequestError
 from firstlight.shared.routing.choose import SHED, Wanted, choose
 from firstlight.shared.routing.ejection import Ejection
 from firstlight.shared.routing.prefixes import SentPrefixes
+from firstlight.shared.routing.sketch import sketched_tokens
 
 RETRY_AFTER_S = 1.0
 
@@ -23,8 +24,18 @@ RETRY_AFTER_S = 1.0
 class CoreRouter:
     """Chooses cores for this edge's choices."""
 
-    def __init__(self, pool: LinkPool, *, region: str, tokenizer_hash: str, rng: Random) -> None:
+    def __init__(
+        self,
+        pool: LinkPool,
+        *,
+        region: str,
+        tokenizer_hash: str,
+        rng: Random,
+        sketch_of: Callable[[str], bytes] = lambda core: b"",
+    ) -> None:
+        """`sketch_of`: which prefixes a core says that it holds."""
         self._pool = pool
+        self._sketch_of = sketch_of
         self._region = region
         self._tokenizer_hash = tokenizer_hash
         self._rng = rng
@@ -43,8 +54,8 @@ class CoreRouter:
     def choose(self, choice: Choice, now: float) -> tuple[CoreLink, Assignment]:
         """The link to open `choice` on. Raises `CapacityError` if no core can take it now."""
         request = choice.request
-        resident = self._sent.resident(choice.block_hashes, now)
         links = {link.info.node: link for link in self._links()}
+        resident = self._resident(choice.block_hashes, links, now)
         states = [
             link.state(
                 now,
@@ -85,6 +96,16 @@ class CoreRouter:
             ttft_ms=best.ttft_ms,
         )
         return link, assignment
+
+    def _resident(
+        self, hashes: Sequence[bytes], cores: Iterable[str], now: float
+    ) -> dict[str, int]:
+        """Prompt tokens that each core should have: by what was sent there, or by its own word."""
+        sent = self._sent.resident(hashes, now)
+        return {
+            core: max(sent.get(core, 0), sketched_tokens(self._sketch_of(core), hashes))
+            for core in cores
+        }
 
     def learn(
         self,

@@ -88,6 +88,11 @@ class MeshMemory:
             and not self._is_gone(entry, now)
         )
 
+    def sketch(self, node: str) -> bytes:
+        """Which prefixes a core says that it holds; see `shared.routing.sketch`."""
+        entry = self._entries.get(node)
+        return b"" if entry is None else entry.report.sketch
+
     def view_age_s(self, now: float) -> float | None:
         """Since the last view of any load balancer; None if there never was one."""
         last_at = max((lb.last_at for lb in self._lbs.values()), default=None)

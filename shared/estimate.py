@@ -11,6 +11,8 @@ from collections.abc import Sequence
 RTT_SAMPLES_MAX = 64
 RTT_WINDOW_S = 60.0
 RTT_QUANTILE = 0.75
+THROUGHPUT_BYTES_MIN = 1 << 20
+"""What must have been moved lately for a throughput to count as measured."""
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -41,6 +43,34 @@ class DecayingSum:
     def value(self, now: float) -> float:
         """What is left of it."""
         return float(self._value * 0.5 ** (max(0.0, now - self._at) / self._half_life_s))
+
+
+class Throughput:
+    """Bytes a second of a path: of what was moved over it lately, the old forgotten by time.
+
+    Sums and not a mean of rates, so that a short transfer weighs little. Before the first
+    measurement, and when it is long ago, it is the prior.
+    """
+
+    def __init__(self, prior_bytes_per_s: float, half_life_s: float = 60.0) -> None:
+        self._prior = prior_bytes_per_s
+        self._bytes, self._s = DecayingSum(half_life_s), DecayingSum(half_life_s)
+
+    def observe(self, count_bytes: int, took_s: float, now: float) -> None:
+        """So many bytes took so long."""
+        if count_bytes > 0 and took_s > 0:
+            self._bytes.add(count_bytes, now)
+            self._s.add(took_s, now)
+
+    def measured(self, now: float) -> bool:
+        """Whether enough was moved lately to believe it."""
+        return self._bytes.value(now) >= THROUGHPUT_BYTES_MIN
+
+    def ms(self, count_bytes: int, now: float) -> float:
+        """What moving so many bytes should take."""
+        if not self.measured(now):
+            return count_bytes / self._prior * 1000
+        return count_bytes * self._s.value(now) / self._bytes.value(now) * 1000
 
 
 class RttEstimate:

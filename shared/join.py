@@ -49,6 +49,7 @@ class Joiner:
         *,
         load: Callable[[], Load],
         rtt_ms: Callable[[], Rtts] = lambda: (),
+        sketch: Callable[[], bytes] = lambda: b"",
         on_view: Callable[[MeshView], None] = lambda view: None,
         rng: Random,
     ) -> None:
@@ -60,6 +61,7 @@ class Joiner:
         self._addresses = tuple(dict.fromkeys(addresses))
         self._load = load
         self._rtt_ms = rtt_ms
+        self._sketch = sketch
         self._on_view = on_view
         self._rng = rng
         self._seq = 0
@@ -141,7 +143,7 @@ class Joiner:
 
     def _report(self, *, leaving: bool) -> Report:
         self._seq += 1
-        return Report(self._info, self._seq, self._load(), self._rtt_ms(), leaving)
+        return Report(self._info, self._seq, self._load(), self._rtt_ms(), leaving, self._sketch())
 
 
 async def _wait(stop: asyncio.Event, timeout_s: float) -> None:

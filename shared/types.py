@@ -208,6 +208,8 @@ class Report:
     rtt_ms: tuple[tuple[str, float], ...] = ()
     """Edges: measured round trip to each core by name."""
     leaving: bool = False
+    sketch: bytes = b""
+    """Cores: which prefixes they hold, roughly; see `shared.routing.sketch`."""
 
 
 @dataclass(frozen=True, slots=True)

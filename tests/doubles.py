@@ -9,7 +9,8 @@ import numpy as np
 
 from firstlight.shared.blocks import BLOCK_TOKENS
 from firstlight.shared.engine.engine import Engine
-from firstlight.shared.engine.plan import EngineConfig, SequencePlan, StepPlan, StepRows
+from firstlight.shared.engine.kv.manager import Moves
+from firstlight.shared.engine.plan import Buffer, EngineConfig, SequencePlan, StepPlan, StepRows
 from firstlight.shared.engine.sampler import sample_rows
 from firstlight.shared.engine.sequence import Sequence as EngineSequence
 from firstlight.shared.errors import FirstlightError
@@ -80,6 +81,8 @@ class PagedRunner:
 
     def __post_init__(self) -> None:
         self.slots = np.full(self.blocks * BLOCK_TOKENS, -1, dtype=np.int64)
+        self.host: dict[int, bytes] = {}
+        self.moved: list[Moves] = []
 
     def run(self, plan: StepPlan) -> StepRows:
         self.rows.append(plan.rows)
@@ -103,6 +106,29 @@ class PagedRunner:
     def scrub(self, blocks: Sequence[int]) -> None:
         self.scrubbed += blocks
 
+    @property
+    def block_bytes(self) -> int:
+        return BLOCK_TOKENS * self.slots.itemsize
+
+    def move(self, moves: Moves) -> None:
+        self.moved.append(moves)
+        for block, slot in moves.saves:
+            self.host[slot] = self.read_block(block)
+        for slot, block in moves.fills:
+            start = block * BLOCK_TOKENS
+            self.slots[start : start + BLOCK_TOKENS] = np.frombuffer(self.host[slot], np.int64)
+
+    def read_block(self, block: int) -> bytes:
+        held = self.slots[block * BLOCK_TOKENS : (block + 1) * BLOCK_TOKENS]
+        assert held.min() >= 0, held
+        return held.tobytes()
+
+    def read_slot(self, slot: int) -> bytes:
+        return self.host[slot]
+
+    def write_slot(self, slot: int, payload: Buffer) -> None:
+        self.host[slot] = bytes(payload)
+
     def _logits(self, context: Sequence[int]) -> Floats:
         row = logits_after(context)
         if context[-1] in self.poison:
@@ -121,8 +147,15 @@ def config(**changes: object) -> EngineConfig:
         "waiting_max": 8,
         "step_tokens_max": 40,
         "prefill_chunk": 24,
+        "host_blocks": 0,
     }
     return EngineConfig(**{**limits, **changes})  # type: ignore[arg-type]
+
+
+def block_of(ids: Sequence[int]) -> bytes:
+    """What `PagedRunner` keeps of a block with these ids."""
+    assert len(ids) == BLOCK_TOKENS
+    return np.array(ids, dtype=np.int64).tobytes()
 
 
 def engine(runner: PagedRunner | None = None, **changes: object) -> tuple[Engine, PagedRunner]:

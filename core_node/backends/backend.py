@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from firstlight.core_node.admission import Offer
+from firstlight.shared.engine.plan import Prefix
 from firstlight.shared.errors import FirstlightError
 from firstlight.shared.types import Commit, Done, Hint, Load, Request
 
@@ -34,6 +35,26 @@ class Batch:
     """Tokens that the step computed."""
     ms: float = 0.0
     """How long it took."""
+    wanted: tuple[tuple[str, Prefix], ...] = ()
+    """Requests that were just taken, by handle, and a prefix that is not here as a whole."""
+    met: tuple[str, ...] = ()
+    """Handles for which no more blocks need be loaded."""
+    held: tuple[tuple[bytes, ...], ...] = ()
+    """Chains of block hashes that are here as a whole now."""
+    landed_bytes: int = 0
+    """Of blocks given to `land`, how much was taken in."""
+
+    def __bool__(self) -> bool:
+        """Whether it says anything but how long a step took."""
+        return bool(
+            self.commits
+            or self.done
+            or self.failures
+            or self.wanted
+            or self.met
+            or self.held
+            or self.landed_bytes
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,23 +2,26 @@
 
 Each turn of the thread: take in what the links brought, offer each sequence that can use one the
 best continuation from the mailbox (the n-gram drafter beside the core is one more source of it),
-take one step, and hand all results to the event loop in one call. With nothing to do it sleeps.
+take one step, and hand all results to the event loop in one call. With nothing to do it saves what
+it computed to the tier below, if there is one, and sleeps.
 """
 
+import asyncio
 import logging
 import threading
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, Future
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from firstlight.core_node.admission import Offer
 from firstlight.core_node.backends.backend import Batch, Blocks, Broken, Deliver, Failure
+from firstlight.core_node.backends.saver import LowerTier, Saver
 from firstlight.core_node.mailbox import Mailbox
 from firstlight.shared.clock import monotonic_s, sleep_s
 from firstlight.shared.drafting.ngram import NgramDrafter
 from firstlight.shared.engine.engine import Engine
-from firstlight.shared.engine.plan import Outcome, StepResult
+from firstlight.shared.engine.plan import Buffer, Outcome, StepResult
 from firstlight.shared.errors import CapacityError, FirstlightError
 from firstlight.shared.types import Commit, Done, Hint, HintCount, Load, Request
 
@@ -29,6 +32,11 @@ HINTS_WAITING_MAX = 4096
 HAND_OVER_S = 0.0005
 """After a step with results the thread lets go of the interpreter for this long, so that the loop
 sends them before the next step's Python competes with it."""
+READS_WAITING_MAX = 16
+SAVED_A_TURN_MAX = 4
+"""Blocks that are read for the tier below before the inbox is looked at again."""
+SAVE_AT_END_S = 2.0
+"""How long a core that stops goes on saving."""
 IDLE_STEP_S = 0.05
 """How long to sleep while all sequences wait for credit, unless something arrives."""
 STOP_S = 10.0
@@ -48,6 +56,9 @@ class _Open:
         return len(self.request.prompt) + len(self.committed)
 
 
+Read = tuple[Sequence[bytes], Future[list[bytes | None]]]
+
+
 @dataclass(slots=True)
 class _Inbox:
     """What arrived since the last step. Cancels go first: a cancelled open is taken out again."""
@@ -57,9 +68,22 @@ class _Inbox:
     hints: deque[Hint] = field(default_factory=lambda: deque(maxlen=HINTS_WAITING_MAX))
     cancels: set[str] = field(default_factory=set)
     flush: bool = False
+    expects: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Handle → (blocks, seconds to wait for them); 0 blocks: no more of them come."""
+    lands: list[tuple[bytes, Buffer]] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.opens or self.credits or self.hints or self.cancels or self.flush)
+        return bool(
+            self.opens
+            or self.credits
+            or self.hints
+            or self.cancels
+            or self.flush
+            or self.expects
+            or self.lands
+            or self.reads
+        )
 
 
 class NativeBackend:
@@ -72,6 +96,7 @@ class NativeBackend:
         *,
         hint_ids_max: int,
         ngram: bool,
+        below: LowerTier | None = None,
         prepare: Callable[[], None] = lambda: None,
     ) -> None:
         """`prepare` runs first on the engine's thread: settings that hold for one thread only."""
@@ -80,6 +105,7 @@ class NativeBackend:
         self._engine = engine
         self._hint_ids_max = hint_ids_max
         self._ngram = ngram
+        self._saver = None if below is None else Saver(engine, below)
         self._mailbox = Mailbox(offer.vocab)
         self._drafters: dict[str, NgramDrafter] = {}
         self._epochs: dict[str, int] = {}
@@ -145,6 +171,35 @@ class NativeBackend:
             self._inbox.flush = True
             self._changed.notify()
 
+    def expect(self, handle: str, blocks: int, hold_s: float) -> None:
+        """The first `blocks` blocks of a request will land; it waits for them, but not longer."""
+        with self._changed:
+            self._inbox.expects[handle] = (blocks, hold_s)
+            self._changed.notify()
+
+    def no_more(self, handle: str) -> None:
+        """What was expected for a request and has not landed will not."""
+        with self._changed:
+            blocks, _ = self._inbox.expects.get(handle, (0, 0.0))
+            self._inbox.expects[handle] = (blocks, 0.0)
+            self._changed.notify()
+
+    def land(self, block_hash: bytes, payload: Buffer) -> None:
+        """A block's KV from elsewhere. The caller bounds what has not come back as landed."""
+        with self._changed:
+            self._inbox.lands.append((block_hash, payload))
+            self._changed.notify()
+
+    async def read(self, hashes: Sequence[bytes]) -> list[bytes | None]:
+        """The KV of blocks, None where it is not here. Raises `CapacityError`."""
+        found: Future[list[bytes | None]] = asyncio.get_running_loop().create_future()
+        with self._changed:
+            if len(self._inbox.reads) >= READS_WAITING_MAX:
+                raise CapacityError(f"{READS_WAITING_MAX} reads wait for the next step")
+            self._inbox.reads.append((hashes, found))
+            self._changed.notify()
+        return await found
+
     def load(self) -> Load:
         """The engine's figures, and what waits in the inbox counted as queued."""
         with self._changed:
@@ -179,14 +234,21 @@ class NativeBackend:
             while (inbox := self._take(idle)) is not None:
                 done, failures = self._cancel(inbox), self._open(inbox)
                 self._tell(inbox)
+                before = self._before(inbox, loop)
+                if before:
+                    loop.call_soon_threadsafe(deliver, before)
                 self._offer_hints()
                 result = self._step()
                 batch = self._digest(result, done, failures)
                 self._look()
-                if batch.commits or batch.done or batch.failures:
+                if batch:
                     loop.call_soon_threadsafe(deliver, batch)
                     sleep_s(HAND_OVER_S)
                 idle = not (result.rows or batch.done or batch.failures)
+                if self._saver and not self._engine.has_work:
+                    self._saver.save(SAVED_A_TURN_MAX)
+            if self._saver:
+                self._saver.finish(SAVE_AT_END_S)
         except Exception as error:
             if self._stopping or loop.is_closed():
                 return
@@ -199,7 +261,7 @@ class NativeBackend:
             while not self._stopping and not self._inbox:
                 if self._engine.has_work and not idle:
                     break
-                timeout_s = IDLE_STEP_S if self._engine.has_work else None
+                timeout_s = IDLE_STEP_S if self._engine.has_work or self._saver else None
                 if not self._changed.wait(timeout_s):
                     break
             if self._stopping:
@@ -248,8 +310,31 @@ class NativeBackend:
                 self._engine.credit(handle, position)
         for hint in inbox.hints:
             self._mailbox.hint(hint)
+        for handle, (blocks, hold_s) in inbox.expects.items():
+            if blocks:
+                self._engine.expect(handle, blocks, monotonic_s() + hold_s)
+            else:
+                self._engine.no_more(handle)
         if inbox.flush:
+            if self._saver:
+                self._saver.clear()
             self._engine.flush_cache()
+
+    def _before(self, inbox: _Inbox, loop: AbstractEventLoop) -> Batch:
+        """What others need not wait for until the step is done."""
+        for block_hash, payload in inbox.lands:
+            self._engine.land(block_hash, payload)
+        for hashes, found in inbox.reads:
+            loop.call_soon_threadsafe(_settle, found, list(map(self._engine.read, hashes)))
+        prefixes = ((handle, self._engine.prefix(handle)) for handle in inbox.opens)
+        return Batch(
+            wanted=tuple(
+                (handle, prefix)
+                for handle, prefix in prefixes
+                if prefix is not None and prefix.here < len(prefix.hashes)
+            ),
+            landed_bytes=sum(len(payload) for _, payload in inbox.lands),
+        )
 
     def _offer_hints(self) -> None:
         for handle, position in self._engine.next_positions().items():
@@ -278,7 +363,18 @@ class NativeBackend:
         for handle, _, error in result.failures:
             self._forget(handle)
             failures.append(Failure(handle, error))
-        return Batch(tuple(commits), tuple(done), tuple(failures), result.rows, result.ms)
+        if self._saver is not None:
+            for chain in result.held:
+                self._saver.held(chain)
+        return Batch(
+            commits=tuple(commits),
+            done=tuple(done),
+            failures=tuple(failures),
+            rows=result.rows,
+            ms=result.ms,
+            met=result.met,
+            held=result.held,
+        )
 
     def _commit(self, outcome: Outcome) -> Commit:
         handle = outcome.request
@@ -311,3 +407,8 @@ class NativeBackend:
         with self._changed:
             self._load = load
         self._blocks = Blocks(blocks.free, blocks.used, blocks.cached, blocks.total)
+
+
+def _settle(found: Future[list[bytes | None]], blocks: list[bytes | None]) -> None:
+    if not found.done():  # whoever asked may be gone
+        found.set_result(blocks)

@@ -8,7 +8,8 @@ change how many steps an answer takes, and never the answer.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from math import isfinite
 
 from firstlight.shared.blocks import BLOCK_TOKENS, blocks_for
@@ -16,8 +17,10 @@ from firstlight.shared.drafting.controller import Controller
 from firstlight.shared.drafting.steptimes import StepTimes
 from firstlight.shared.engine.kv.manager import BlockCounts, KvManager
 from firstlight.shared.engine.plan import (
+    Buffer,
     EngineConfig,
     Outcome,
+    Prefix,
     Runner,
     SequencePlan,
     StepPlan,
@@ -36,17 +39,24 @@ from firstlight.shared.types import FinishReason, HintCount, Load, Request, chec
 Failure = tuple[str, int, FirstlightError]
 
 
+Spill = Callable[[bytes, Callable[[], bytes]], None]
+"""Takes the hash of a block that leaves the host tier, and a way to read it, now or never."""
+
+
 class Engine:
     """Continuous batching over one runner and one pool of KV blocks."""
 
     def __init__(self, runner: Runner, config: EngineConfig) -> None:
         self._runner, self._config = runner, config
-        self._kv = KvManager(config.blocks)
+        self.spill: Spill = lambda block_hash, read: None
+        """What becomes of blocks that leave the host tier."""
+        self._kv = KvManager(config.blocks, config.host_blocks)
         self._scheduler = Scheduler(config, self._kv)
         self._controller = Controller()
         self._times = StepTimes()
         self._drafts: dict[str, Draft] = {}
         self._ended: list[Outcome] = []
+        self._held: list[tuple[bytes, ...]] = []
         self._steps = 0
 
     def add(
@@ -102,6 +112,44 @@ class Engine:
         if length:
             self._drafts[request] = Draft(start, ids[:length], sources[:length])
 
+    def prefix(self, request: str) -> Prefix | None:
+        """What a request's prefix is, and how much of it is here; None if it is not known."""
+        sequence = self._scheduler.get(request)
+        if sequence is None:
+            return None
+        hashes = tuple(sequence.hashes[: (sequence.known - 1) // BLOCK_TOKENS])
+        return Prefix(hashes, self._kv.leading(hashes, sequence.known))
+
+    def expect(self, request: str, end: int, hold_until_s: float) -> None:
+        """The first `end` blocks of a request will `land`, the last one first.
+
+        Until `hold_until_s` nothing is computed for it. Harmless if the request is not here.
+        """
+        sequence = self._scheduler.get(request)
+        if sequence is not None:
+            self._scheduler.expect(sequence, end, hold_until_s)
+
+    def land(self, block_hash: bytes, payload: Buffer) -> None:
+        """A block's KV, from elsewhere and known to be right. Dropped if there is no room."""
+        assert len(payload) == self._runner.block_bytes, len(payload)
+        slot = self._kv.land(block_hash)
+        self._move()
+        if slot is not None:
+            self._runner.write_slot(slot, payload)
+
+    def no_more(self, request: str) -> None:
+        """What was expected for a request and has not landed will not: it is computed."""
+        sequence = self._scheduler.get(request)
+        if sequence is not None and sequence.loading is not None:
+            sequence.loading.hold_until_s = 0.0
+
+    def read(self, block_hash: bytes) -> bytes | None:
+        """A block's KV, from whichever tier of the engine has it."""
+        block, slot = self._kv.find(block_hash)
+        if block is not None:
+            return self._runner.read_block(block)
+        return None if slot is None else self._runner.read_slot(slot)
+
     def credit(self, request: str, position: int) -> None:
         """Commit up to this absolute position; a lower one than before is late, and ignored."""
         sequence = self._scheduler.get(request)
@@ -122,11 +170,20 @@ class Engine:
             self._forget(sequence.id)
         outcomes, self._ended = self._ended, []
         works = self._plan(now)
+        self._move()
         plan = StepPlan(tuple(_planned(work) for work in works))
         ms = self._run(works, plan, now, outcomes, failures) if works else 0.0
         self._drafts.clear()
         self._kv.check()
-        return StepResult(tuple(outcomes), tuple(failures), plan.rows, ms)
+        held, self._held = self._held, []
+        return StepResult(
+            outcomes=tuple(outcomes),
+            failures=tuple(failures),
+            met=tuple(self._scheduler.met),
+            held=tuple(held),
+            rows=plan.rows,
+            ms=ms,
+        )
 
     def flush_cache(self) -> None:
         """Forget all prefixes; running sequences keep their blocks."""
@@ -141,6 +198,16 @@ class Engine:
     def blocks(self) -> BlockCounts:
         """free + used + cached = total."""
         return self._kv.counts
+
+    @property
+    def host_blocks(self) -> BlockCounts:
+        """The same of the host tier."""
+        return self._kv.host_counts
+
+    @property
+    def block_bytes(self) -> int:
+        """Size of a block's KV as bytes."""
+        return self._runner.block_bytes
 
     @property
     def steps(self) -> int:
@@ -283,6 +350,8 @@ class Engine:
         sequence.commit(ids)
         self._kv.trim(sequence.table, sequence.computed)
         self._publish(sequence)
+        if sequence.published and (finish or outcome.cached_tokens is not None):
+            self._held.append(tuple(sequence.hashes[: sequence.published]))
         if finish:
             self._forget(request.id)
             self._scheduler.remove(request.id)
@@ -322,6 +391,14 @@ class Engine:
             index = sequence.published
             self._kv.publish(sequence.table, index, sequence.hashes[index])
             sequence.published += 1
+
+    def _move(self) -> None:
+        """Before anything is written to blocks or slots that are given to others now."""
+        moves = self._kv.take_moves()
+        for slot, block_hash in moves.spills:
+            self.spill(block_hash, partial(self._runner.read_slot, slot))
+        if moves.saves or moves.fills:
+            self._runner.move(moves)
 
     def _fail(self, sequence: Sequence, message: str) -> Failure:
         """Only this sequence ends; its KV is cleared, so that nothing spreads from it."""

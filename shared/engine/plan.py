@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from firstlight.shared.blocks import BLOCK_TOKENS
+from firstlight.shared.engine.kv.manager import Moves
 from firstlight.shared.engine.sampler import Sampled
 from firstlight.shared.errors import ConfigError, FirstlightError
 from firstlight.shared.sampling import Draw
@@ -17,6 +18,8 @@ class EngineConfig:
 
     blocks: int = 1024
     """KV blocks of 16 tokens in the pool."""
+    host_blocks: int = 256
+    """Blocks of the host tier, which gets what the pool evicts and other nodes send; 0: none."""
     context_max: int = 8192
     """Tokens of one sequence, prompt and answer; a core cuts it to what its model can hold."""
     sequences_max: int = 16
@@ -45,8 +48,9 @@ class EngineConfig:
         for name in ("step_max_ms", "step_alone_max_ms", "credit_timeout_s", "ageing_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, not above 0")
-        if self.waiting_max < 0 or self.hint_ids_max < 0:
-            raise ConfigError("waiting_max and hint_ids_max must not be negative")
+        for name in ("waiting_max", "hint_ids_max", "host_blocks"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}, not at least 0")
         if self.step_tokens_max <= self.sequences_max:
             raise ConfigError(
                 f"step_tokens_max is {self.step_tokens_max}, not above sequences_max "
@@ -98,8 +102,16 @@ class StepRows:
     """How long it took."""
 
 
+Buffer = bytes | bytearray | memoryview
+
+
 class Runner(Protocol):
-    """Runs plans: on a model, or as if."""
+    """Runs plans: on a model, or as if. Owns the memory of the pool and of the host tier."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Size of a block's KV as bytes."""
+        ...
 
     @property
     def vocab(self) -> int:
@@ -108,6 +120,22 @@ class Runner(Protocol):
 
     def run(self, plan: StepPlan) -> StepRows:
         """Write KV of all rows, then sample where a draw asks for it."""
+        ...
+
+    def move(self, moves: Moves) -> None:
+        """Copy blocks to the host tier, then others from it."""
+        ...
+
+    def read_block(self, block: int) -> bytes:
+        """The KV in a block of the pool."""
+        ...
+
+    def read_slot(self, slot: int) -> bytes:
+        """The KV in a slot of the host tier."""
+        ...
+
+    def write_slot(self, slot: int, payload: Buffer) -> None:
+        """Put the KV of a block, as `read_block` gave it, into a slot of the host tier."""
         ...
 
     def scrub(self, blocks: Sequence[int]) -> None:
@@ -136,12 +164,26 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefix:
+    """How much of a request's prefix is here."""
+
+    hashes: tuple[bytes, ...]
+    """Of all blocks that could be found rather than computed: one token is always computed."""
+    here: int
+    """Leading ones of them that this engine has."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """All that a step did."""
 
     outcomes: tuple[Outcome, ...] = ()
     failures: tuple[tuple[str, int, FirstlightError], ...] = ()
     """(request, epoch, why): these sequences are gone."""
+    met: tuple[str, ...] = ()
+    """Requests for which no more blocks need be loaded."""
+    held: tuple[tuple[bytes, ...], ...] = ()
+    """Chains of block hashes, from the first on, that are here as a whole now."""
     rows: int = 0
     """0: nothing could be planned; wait for a command, or a little."""
     ms: float = 0.0

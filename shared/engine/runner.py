@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from firstlight.shared.clock import monotonic_s
+from firstlight.shared.engine.kv.manager import Moves
 from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.batch import SequenceRows, StepBatch, join_rows
 from firstlight.shared.engine.model.load import LoadedModel
-from firstlight.shared.engine.plan import StepPlan, StepRows
+from firstlight.shared.engine.plan import Buffer, StepPlan, StepRows
 from firstlight.shared.engine.sampler import sample_rows
 
 
@@ -32,6 +34,31 @@ class TorchRunner:
         found = iter(sample_rows(logits.numpy(), draws))
         sampled = tuple(tuple(next(found) for _ in sequence.draws) for sequence in plan.sequences)
         return StepRows(sampled, (monotonic_s() - began_s) * 1000)
+
+    @property
+    def block_bytes(self) -> int:
+        """Size of a block's KV."""
+        return self._kv.block_bytes
+
+    def move(self, moves: Moves) -> None:
+        """On a CPU both tiers are memory of the same kind, and copies are just made."""
+        for block, slot in moves.saves:
+            self._kv.host[slot].copy_(self._kv.block(block))
+        for slot, block in moves.fills:
+            self._kv.block(block).copy_(self._kv.host[slot])
+
+    def read_block(self, block: int) -> bytes:
+        """Layers, keys then values, heads, tokens: the host tier's order."""
+        return self._kv.block(block).contiguous().numpy().tobytes()
+
+    def read_slot(self, slot: int) -> bytes:
+        """As `read_block`."""
+        return self._kv.host[slot].numpy().tobytes()
+
+    def write_slot(self, slot: int, payload: Buffer) -> None:
+        """What `read_block` gave, here or on another node."""
+        target = self._kv.host[slot].numpy().reshape(-1).view(np.uint8)
+        target[:] = np.frombuffer(payload, dtype=np.uint8)
 
     @torch.inference_mode()
     def scrub(self, blocks: Sequence[int]) -> None:

@@ -2,7 +2,8 @@
 
     expire     who has no time left, or whose client does not read
     decodes    every running sequence that needs one id, most important first
-    prefills   chunks for the rest of the budget, running and waiting alike, most important first
+    prefills   chunks for the rest of the budget, running and waiting alike, most important first;
+               a sequence that meets blocks which were loaded for it goes on behind them
 
 A sequence that needs a block when none is left preempts the least important one, which goes back to
 the queue and is computed again later; the order of importance is total, so the most important one
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from firstlight.shared.blocks import BLOCK_TOKENS, blocks_for
 from firstlight.shared.drafting.steptimes import StepTimes
-from firstlight.shared.engine.kv.manager import KvManager
+from firstlight.shared.engine.kv.manager import KvManager, Loading
 from firstlight.shared.engine.plan import EngineConfig
 from firstlight.shared.engine.queue import Importance, WaitingQueue, importance
 from firstlight.shared.engine.sequence import Sequence
@@ -51,6 +52,8 @@ class Scheduler:
         self._waiting = WaitingQueue()
         self._works: dict[str, Work] = {}
         self.preemptions = 0
+        self.met: list[str] = []
+        """Requests for which no more blocks need be loaded, as of the latest plan."""
 
     @property
     def running(self) -> int:
@@ -83,14 +86,36 @@ class Scheduler:
 
     def remove(self, request: str, *, trusted: bool = True) -> list[int]:
         """Free a sequence at once; returns the blocks to scrub if its KV is not `trusted`."""
-        if request in self._running:
-            sequence = self._running.pop(request)
-            if not trusted:
-                return self._kv.discard(sequence.table)
-            self._kv.release(sequence.table)
-        else:
-            self._waiting.discard(request)
+        sequence = self.get(request)
+        if sequence is None:
+            return []
+        self.settle(sequence)
+        self._waiting.discard(request)
+        if self._running.pop(request, None) is None:
+            return []
+        if not trusted:
+            return self._kv.discard(sequence.table)
+        self._kv.release(sequence.table)
         return []
+
+    def expect(self, sequence: Sequence, end: int, hold_until_s: float) -> None:
+        """Its first `end` blocks are on their way, the last one first.
+
+        At most as many as leave it a token to compute. Until `hold_until_s` it waits for them.
+        """
+        end = min(end, (sequence.known - 1) // BLOCK_TOKENS)
+        loading = sequence.loading
+        if loading is not None and loading.end == end:
+            loading.hold_until_s = hold_until_s
+        elif end * BLOCK_TOKENS > sequence.computed:
+            self.settle(sequence)
+            sequence.loading = Loading(end, end, hold_until_s)
+
+    def settle(self, sequence: Sequence) -> None:
+        """No more blocks come; what has landed and was not met is only cached."""
+        if sequence.loading is not None:
+            self._kv.abandon(sequence.loading)
+            sequence.loading = None
 
     def expire(self, now: float) -> list[tuple[Sequence, FirstlightError]]:
         """Remove those whose time is over or whose client did not read, with the reason."""
@@ -110,6 +135,9 @@ class Scheduler:
     def plan(self, now: float, times: StepTimes) -> list[Work]:
         """Work for the next step: no more tokens than the budget, all with blocks to write to."""
         self._works = {}
+        self.met = []
+        for sequence in self.all():
+            self._look(sequence)
         self._plan_decodes(now)
         self._plan_prefills(now, times)
         for work in self._works.values():
@@ -137,17 +165,61 @@ class Scheduler:
             for sequence in self.all()
             if not sequence.stalled
             and (sequence.id not in self._running or sequence.known - sequence.computed > 1)
+            and not self._holds(sequence, now)
         ]
-        chunk = self._chunk(times) if behind else 0
+        chunk, full = self._chunk(times) if behind else 0, False
         for sequence in sorted(behind, key=lambda one: self.rank(one, now)):
             if chunk <= 0:
                 break
-            if sequence.id not in self._running and not self._admit(sequence, now):
-                break
-            take = min(chunk, sequence.known - sequence.computed)
+            if sequence.id not in self._running:
+                # Who waits behind one that finds no place waits too; who has one goes on: it may
+                # well be the one that the first waits for.
+                full = full or not self._admit(sequence, now)
+                if full:
+                    continue
+            if not self._meet(sequence, now):
+                continue
+            take = min(chunk, sequence.reach - sequence.computed)
             if self._room(sequence, sequence.computed + take, now):
                 self._works[sequence.id] = Work(sequence, take)
                 chunk -= take
+
+    def _holds(self, sequence: Sequence, now: float) -> bool:
+        """Whether it would compute now what is about to be here."""
+        loading = sequence.loading
+        if loading is None or now >= loading.hold_until_s:
+            return False
+        here = sequence.computed
+        if sequence.id not in self._running:
+            here = self._kv.leading(sequence.hashes, sequence.known) * BLOCK_TOKENS
+        return loading.front * BLOCK_TOKENS > here
+
+    def _look(self, sequence: Sequence) -> None:
+        """What has landed for it; nothing is of use any more once it has come to the end itself."""
+        loading = sequence.loading
+        if loading is None:
+            return
+        self._kv.look(loading, sequence.hashes)
+        if loading.end * BLOCK_TOKENS <= sequence.computed:
+            self.settle(sequence)
+            self.met.append(sequence.id)
+
+    def _meet(self, sequence: Sequence, now: float) -> bool:
+        """Go on behind the loaded blocks, if it has come to them; False: it gave way itself."""
+        loading = sequence.loading
+        if loading is None or loading.front * BLOCK_TOKENS > sequence.computed:
+            return True
+        tokens = loading.end * BLOCK_TOKENS
+        if tokens > sequence.computed:  # else more was found here when it got its place
+            if not self._room(sequence, tokens, now):
+                return False
+            self._kv.meet(sequence.table, loading, sequence.computed)
+            if sequence.cached_tokens is not None and not sequence.reported:
+                sequence.cached_tokens += tokens - sequence.computed
+            sequence.computed = tokens
+        self.settle(sequence)
+        self.met.append(sequence.id)
+        return True
 
     def _chunk(self, times: StepTimes) -> int:
         """Prefill tokens that fit the budget and the time that a step may take."""
@@ -214,6 +286,6 @@ class Scheduler:
         self._enqueue(victim, now)
 
     def _enqueue(self, sequence: Sequence, now: float) -> None:
-        hits = self._kv.hit_blocks(sequence.hashes, sequence.known)
-        sequence.uncached_tokens = sequence.known - hits * BLOCK_TOKENS
+        here = self._kv.leading(sequence.hashes, sequence.known)
+        sequence.uncached_tokens = sequence.known - here * BLOCK_TOKENS
         self._waiting.push(sequence, now)

@@ -1,6 +1,7 @@
 """One answer in the making: its ids, how many of them are computed, and which blocks hold them."""
 
 from firstlight.shared.blocks import BLOCK_TOKENS, block_hashes, next_hash, root_hash
+from firstlight.shared.engine.kv.manager import Loading
 from firstlight.shared.errors import SlowClientError
 from firstlight.shared.sampling import Draw, History
 from firstlight.shared.types import Request
@@ -23,6 +24,8 @@ class Sequence:
         self.table: list[int] = []
         self.published = 0
         """Leading blocks of the table that the prefix index knows."""
+        self.loading: Loading | None = None
+        """Blocks of its prefix that are on their way here."""
         self._root = root_hash(tokenizer_hash=request.tokenizer_hash, salt=request.salt)
         self.hashes = block_hashes(self._root, self.ids)
         self.arrived_s = now
@@ -75,6 +78,13 @@ class Sequence:
     def draft_max(self) -> int:
         """Drafted ids that could be committed, with one id more, within limit and credit."""
         return max(0, min(self.end, self.credit) - self.known - 1)
+
+    @property
+    def reach(self) -> int:
+        """Tokens that it has to compute itself, as far as that is known now."""
+        if self.loading is None or not self.loading.slots:
+            return self.known
+        return self.loading.front * BLOCK_TOKENS
 
     def commit(self, ids: list[int]) -> None:
         """Append ids; the caller accounts for `computed`."""

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from firstlight.shared.proto import core_pb2 as firstlight_dot_shared_dot_proto_dot_core__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%firstlight/shared/proto/control.proto\x12\rfirstlight.v1\x1a\"firstlight/shared/proto/core.proto\"\x1f\n\x03Rtt\x12\x0c\n\x04\x63ore\x18\x01 \x01(\t\x12\n\n\x02ms\x18\x02 \x01(\x02\"\x8e\x01\n\x06Report\x12!\n\x04info\x18\x01 \x01(\x0b\x32\x13.firstlight.v1.Node\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12!\n\x04load\x18\x03 \x01(\x0b\x32\x13.firstlight.v1.Load\x12 \n\x04rtts\x18\x04 \x03(\x0b\x32\x12.firstlight.v1.Rtt\x12\x0f\n\x07leaving\x18\x05 \x01(\x08\"=\n\x05\x45ntry\x12%\n\x06report\x18\x01 \x01(\x0b\x32\x15.firstlight.v1.Report\x12\r\n\x05\x61ge_s\x18\x02 \x01(\x01\"J\n\x08MeshView\x12\n\n\x02lb\x18\x01 \x01(\t\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12%\n\x07\x65ntries\x18\x03 \x03(\x0b\x32\x14.firstlight.v1.Entry2E\n\x07\x43ontrol\x12:\n\x04Join\x12\x15.firstlight.v1.Report\x1a\x17.firstlight.v1.MeshView(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%firstlight/shared/proto/control.proto\x12\rfirstlight.v1\x1a\"firstlight/shared/proto/core.proto\"\x1f\n\x03Rtt\x12\x0c\n\x04\x63ore\x18\x01 \x01(\t\x12\n\n\x02ms\x18\x02 \x01(\x02\"\x9e\x01\n\x06Report\x12!\n\x04info\x18\x01 \x01(\x0b\x32\x13.firstlight.v1.Node\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12!\n\x04load\x18\x03 \x01(\x0b\x32\x13.firstlight.v1.Load\x12 \n\x04rtts\x18\x04 \x03(\x0b\x32\x12.firstlight.v1.Rtt\x12\x0f\n\x07leaving\x18\x05 \x01(\x08\x12\x0e\n\x06sketch\x18\x06 \x01(\x0c\"=\n\x05\x45ntry\x12%\n\x06report\x18\x01 \x01(\x0b\x32\x15.firstlight.v1.Report\x12\r\n\x05\x61ge_s\x18\x02 \x01(\x01\"J\n\x08MeshView\x12\n\n\x02lb\x18\x01 \x01(\t\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12%\n\x07\x65ntries\x18\x03 \x03(\x0b\x32\x14.firstlight.v1.Entry2E\n\x07\x43ontrol\x12:\n\x04Join\x12\x15.firstlight.v1.Report\x1a\x17.firstlight.v1.MeshView(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,11 +35,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RTT']._serialized_start=92
   _globals['_RTT']._serialized_end=123
   _globals['_REPORT']._serialized_start=126
-  _globals['_REPORT']._serialized_end=268
-  _globals['_ENTRY']._serialized_start=270
-  _globals['_ENTRY']._serialized_end=331
-  _globals['_MESHVIEW']._serialized_start=333
-  _globals['_MESHVIEW']._serialized_end=407
-  _globals['_CONTROL']._serialized_start=409
-  _globals['_CONTROL']._serialized_end=478
+  _globals['_REPORT']._serialized_end=284
+  _globals['_ENTRY']._serialized_start=286
+  _globals['_ENTRY']._serialized_end=347
+  _globals['_MESHVIEW']._serialized_start=349
+  _globals['_MESHVIEW']._serialized_end=423
+  _globals['_CONTROL']._serialized_start=425
+  _globals['_CONTROL']._serialized_end=494
 # @@protoc_insertion_point(module_scope)

@@ -16,18 +16,20 @@ class Rtt(_message.Message):
     def __init__(self, core: _Optional[str] = ..., ms: _Optional[float] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("info", "seq", "load", "rtts", "leaving")
+    __slots__ = ("info", "seq", "load", "rtts", "leaving", "sketch")
     INFO_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     RTTS_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    SKETCH_FIELD_NUMBER: _ClassVar[int]
     info: _core_pb2.Node
     seq: int
     load: _core_pb2.Load
     rtts: _containers.RepeatedCompositeFieldContainer[Rtt]
     leaving: bool
-    def __init__(self, info: _Optional[_Union[_core_pb2.Node, _Mapping]] = ..., seq: _Optional[int] = ..., load: _Optional[_Union[_core_pb2.Load, _Mapping]] = ..., rtts: _Optional[_Iterable[_Union[Rtt, _Mapping]]] = ..., leaving: _Optional[bool] = ...) -> None: ...
+    sketch: bytes
+    def __init__(self, info: _Optional[_Union[_core_pb2.Node, _Mapping]] = ..., seq: _Optional[int] = ..., load: _Optional[_Union[_core_pb2.Load, _Mapping]] = ..., rtts: _Optional[_Iterable[_Union[Rtt, _Mapping]]] = ..., leaving: _Optional[bool] = ..., sketch: _Optional[bytes] = ...) -> None: ...
 
 class Entry(_message.Message):
     __slots__ = ("report", "age_s")

@@ -10,6 +10,7 @@ from math import isfinite
 
 from firstlight.shared.errors import PeerError
 from firstlight.shared.proto import control_pb2, core_pb2
+from firstlight.shared.routing.sketch import SKETCH_BYTES
 from firstlight.shared.stream import CHAIN_BYTES
 from firstlight.shared.types import (
     SAMPLING_ORDER_VERSION,
@@ -309,6 +310,7 @@ def to_report(report: Report) -> control_pb2.Report:
         load=to_load(report.load),
         rtts=[control_pb2.Rtt(core=core, ms=ms) for core, ms in report.rtt_ms],
         leaving=report.leaving,
+        sketch=report.sketch,
     )
 
 
@@ -320,6 +322,8 @@ def from_report(message: control_pb2.Report) -> Report:
         load=from_load(message.load),
         rtt_ms=tuple((item.core, _amount("report.rtts", item.ms)) for item in message.rtts),
         leaving=message.leaving,
+        # One of another size is another version's: no news of prefixes is always right.
+        sketch=message.sketch if len(message.sketch) == SKETCH_BYTES else b"",
     )
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,22 +30,18 @@ OFFER = Offer(("m",), "t", VOCAB, 256)
 INFO = NodeInfo("core-eu", Role.CORE, 1, "eu", "127.0.0.1:0", "class", ("m",), "t", 256)
 
 
-class TurningRunner:
+class TurningRunner(PagedRunner):
     """A `PagedRunner` that takes its time, and after some steps finds a bug in itself."""
 
-    vocab = VOCAB
-
     def __init__(self, steps_good: int) -> None:
-        self.pages, self.steps_left = PagedRunner(32), steps_good
+        super().__init__(32)
+        self.steps_left = steps_good
 
     def run(self, plan: StepPlan) -> StepRows:
         assert self.steps_left > 0, "blocks do not add up"
         self.steps_left -= 1
         sleep(0.005)
-        return self.pages.run(plan)
-
-    def scrub(self, blocks: Sequence[int]) -> None:
-        self.pages.scrub(blocks)
+        return super().run(plan)
 
 
 @dataclass

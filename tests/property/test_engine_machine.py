@@ -2,7 +2,7 @@
 
 from random import Random
 
-from doubles import VOCAB, Answers, PagedRunner, alone, config, request
+from doubles import VOCAB, Answers, PagedRunner, alone, block_of, config, request
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -36,9 +36,10 @@ class EngineMachine(RuleBasedStateMachine):
         blocks=st.sampled_from((6, 9, 32)),
         sequences=st.integers(1, 4),
         mode=st.sampled_from(("auto", "always")),
+        host=st.sampled_from((0, 2, 5, 40)),
         seed=SEEDS,
     )
-    def begin(self, blocks, sequences, mode, seed):
+    def begin(self, blocks, sequences, mode, host, seed):
         self.random = Random(seed)
         self.runner = PagedRunner(blocks)
         self.config = config(
@@ -48,8 +49,11 @@ class EngineMachine(RuleBasedStateMachine):
             step_tokens_max=20,
             prefill_chunk=16,
             speculation=mode,
+            host_blocks=host,
         )
+        self.spilled: dict[bytes, bytes] = {}
         self.engine = Engine(self.runner, self.config)
+        self.engine.spill = lambda name, read: self.spilled.update({name: read()})
         self.answers = Answers()
         self.asked: dict[str, Request] = {}
         self.epochs: dict[str, int] = {}
@@ -154,6 +158,34 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine.add(one, epoch=self.epochs[name], committed=ids, credit=500, now=self.now)
         self.mailbox.open(name, one.prompt, ids)
 
+    @precondition(lambda self: self.asked)
+    @rule(seed=SEEDS, hold_s=st.sampled_from((0.0, 0.05)), share=st.floats(0, 1))
+    def load(self, seed, hold_s, share):
+        """Some of its prefix comes from elsewhere, the last block first, perhaps not all of it."""
+        pick = Random(seed)
+        one = self.asked[pick.choice(sorted(self.asked))]
+        prefix = self.engine.prefix(one.id)
+        if prefix is None or not prefix.hashes:
+            return
+        end = pick.randint(1, len(prefix.hashes))
+        self.engine.expect(one.id, end, self.now + hold_s)
+        ids = [*one.prompt, *truth_of(one)]
+        for index in range(end - 1, int(end * share) - 1, -1):
+            block = ids[index * 16 : (index + 1) * 16]
+            self.engine.land(prefix.hashes[index], block_of(block))
+            if pick.random() < 0.3:
+                self._step()
+        if pick.random() < 0.5:
+            self.engine.no_more(one.id)
+
+    @precondition(lambda self: self.spilled)
+    @rule(seed=SEEDS)
+    def bring_back(self, seed):
+        """What left the host tier is what it was."""
+        name = Random(seed).choice(sorted(self.spilled))
+        self.engine.land(name, self.spilled[name])
+        assert self.engine.read(name) in (self.spilled[name], None)
+
     @rule()
     def flush(self):
         self.engine.flush_cache()
@@ -163,8 +195,10 @@ class EngineMachine(RuleBasedStateMachine):
         if hasattr(self, "engine"):
             counts = self.engine.blocks
             assert counts.free + counts.used + counts.cached == counts.total
+            host = self.engine.host_blocks
+            assert host.free + host.used + host.cached == host.total == self.config.host_blocks
             if not self.engine.has_work:
-                assert counts.used == 0
+                assert counts.used == host.used == 0
 
     @invariant()
     def budget_and_sequences_are_kept(self):

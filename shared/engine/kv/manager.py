@@ -1,14 +1,19 @@
 """What a sequence's block table goes through: prefix hit, growth, publication, release.
 
-Joins the pool (how many hold a block) and the prefix index (who can find it). A block with ids that
-are not committed is never published. Two sequences that computed the same block end up with one:
-the second to publish lets its own go, which bit-equal KV within a numerics class permits.
+Joins the pool (how many hold a block), the prefix index (who can find it) and the host tier below
+them. A block with ids that are not committed is never published. Two sequences that computed the
+same block end up with one: the second to publish lets its own go, which bit-equal KV within a
+numerics class permits.
+
+Nothing is copied here. What has to be, before the rows of the next step are computed, is noted as
+`Moves`: first out of the pool what was evicted, then into it what the host tier had.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from firstlight.shared.blocks import BLOCK_TOKENS, blocks_for
+from firstlight.shared.engine.kv.host import HostTier
 from firstlight.shared.engine.kv.pool import BlockPool
 from firstlight.shared.engine.kv.prefix import PrefixIndex
 
@@ -22,19 +27,64 @@ class BlockCounts:
     cached: int
     total: int
 
+    @classmethod
+    def of(cls, pool: BlockPool) -> "BlockCounts":
+        """Where the blocks of a pool are now."""
+        return cls(pool.free, pool.used, pool.cached, pool.total)
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Copies to make before a step's rows, in this order."""
+
+    spills: tuple[tuple[int, bytes], ...] = ()
+    """(slot, hash): what leaves the host tier, for a tier below it."""
+    saves: tuple[tuple[int, int], ...] = ()
+    """(block, slot): from the pool to the host tier."""
+    fills: tuple[tuple[int, int], ...] = ()
+    """(slot, block): from the host tier to the pool."""
+
+
+@dataclass(slots=True)
+class Loading:
+    """Blocks on their way to the host tier for one sequence: the last one comes first.
+
+    `front` to `end` − 1 have landed. The sequence computes its first blocks meanwhile; where both
+    meet it goes on behind `end`.
+    """
+
+    end: int
+    """Blocks of the sequence that are computed or loaded, in the end."""
+    front: int
+    hold_until_s: float = 0.0
+    """Until then nothing is computed: it would come too late to be of use."""
+    slots: list[int] = field(default_factory=list)
+    """Of block `end` − 1 first, held."""
+
 
 class KvManager:
     """All block tables go through it; tables are the sequences' own lists of block numbers."""
 
-    def __init__(self, blocks: int) -> None:
+    def __init__(self, blocks: int, host_slots: int = 0) -> None:
+        assert blocks > 0, blocks
         self._pool = BlockPool(blocks)
         self._prefix = PrefixIndex()
+        self._host = HostTier(host_slots)
+        self._spills: list[tuple[int, bytes]] = []
+        self._saves: dict[int, int] = {}
+        """Slot → block."""
+        self._fills: dict[int, int] = {}
+        """Block → slot, held."""
 
     @property
     def counts(self) -> BlockCounts:
         """Where the blocks are now."""
-        pool = self._pool
-        return BlockCounts(pool.free, pool.used, pool.cached, pool.total)
+        return BlockCounts.of(self._pool)
+
+    @property
+    def host_counts(self) -> BlockCounts:
+        """Where the slots of the host tier are now."""
+        return BlockCounts.of(self._host.pool)
 
     @property
     def available(self) -> int:
@@ -47,9 +97,16 @@ class KvManager:
         return self._pool.free
 
     def hit_blocks(self, hashes: Sequence[bytes], known: int) -> int:
-        """Blocks that `attach` would find; the last known token is always left to compute."""
-        found, most = 0, (known - 1) // BLOCK_TOKENS
-        while found < min(most, len(hashes)) and self._prefix.find(hashes[found]) is not None:
+        """Blocks of the pool that `attach` would find; one known token is left to compute."""
+        found, most = 0, min(len(hashes), (known - 1) // BLOCK_TOKENS)
+        while found < most and self._prefix.find(hashes[found]) is not None:
+            found += 1
+        return found
+
+    def leading(self, hashes: Sequence[bytes], known: int) -> int:
+        """As `hit_blocks`, with those that the host tier has."""
+        found, most = 0, min(len(hashes), (known - 1) // BLOCK_TOKENS)
+        while found < most and self.find(hashes[found]) != (None, None):
             found += 1
         return found
 
@@ -61,12 +118,16 @@ class KvManager:
     def attach(self, table: list[int], hashes: Sequence[bytes], known: int) -> int:
         """Fill an empty table with the longest known prefix; returns its tokens."""
         assert not table, table
-        for block_hash in hashes[: self.hit_blocks(hashes, known)]:
-            block = self._prefix.find(block_hash)
-            assert block is not None
-            self._pool.share(block)
-            self._prefix.wake(block)
-            table.append(block)
+        for block_hash in hashes[: (known - 1) // BLOCK_TOKENS]:
+            block, slot = self.find(block_hash)
+            if block is not None:
+                self._pool.share(block)
+                self._prefix.wake(block)
+                table.append(block)
+            elif slot is not None and self._restore(table, slot):
+                self._prefix.put(block_hash, table[-1])
+            else:
+                break
         return len(table) * BLOCK_TOKENS
 
     def grow(self, table: list[int], tokens: int) -> bool:
@@ -76,9 +137,7 @@ class KvManager:
             return False
         for _ in range(missing):
             if not self._pool.free:
-                block = self._prefix.evict()
-                assert block is not None
-                self._pool.reclaim(block)
+                self._evict()
             table.append(self._pool.take())
         return True
 
@@ -117,6 +176,55 @@ class KvManager:
                 freed.append(block)
         return freed
 
+    def land(self, block_hash: bytes) -> int | None:
+        """A slot of the host tier for a block that arrives; None: it is here, or there is no room.
+
+        The slot must be written at once, after the spills of `take_moves`.
+        """
+        if self._prefix.find(block_hash) is not None or self._host.find(block_hash) is not None:
+            return None
+        return self._place(block_hash)
+
+    def look(self, loading: Loading, hashes: Sequence[bytes]) -> None:
+        """Hold what has landed since the last look."""
+        while loading.front:
+            slot = self._host.find(hashes[loading.front - 1])
+            if slot is None:
+                return
+            self._host.hold(slot)
+            loading.slots.append(slot)
+            loading.front -= 1
+
+    def meet(self, table: list[int], loading: Loading, computed: int) -> None:
+        """Put what has landed behind `computed` tokens into a table that has blocks for it."""
+        assert len(table) >= loading.end, (len(table), loading.end)
+        for index in range(computed // BLOCK_TOKENS, loading.end):
+            self._fill(table[index], loading.slots[loading.end - 1 - index])
+        self.abandon(loading)
+
+    def abandon(self, loading: Loading) -> None:
+        """Nobody waits for these blocks any more; those that are here stay cached."""
+        while loading.slots:
+            self._host.drop(loading.slots.pop())
+
+    def find(self, block_hash: bytes) -> tuple[int | None, int | None]:
+        """(block, slot) that holds a block now, after the moves; None where it is not."""
+        return self._prefix.find(block_hash), self._host.find(block_hash)
+
+    def take_moves(self) -> Moves:
+        """What is to be copied now, once; held until this call."""
+        moves = Moves(
+            tuple(self._spills),
+            tuple((block, slot) for slot, block in self._saves.items()),
+            tuple((slot, block) for block, slot in self._fills.items()),
+        )
+        for slot in self._fills.values():
+            self._host.drop(slot)
+        self._spills.clear()
+        self._saves.clear()
+        self._fills.clear()
+        return moves
+
     def pin(self, hashes: Sequence[bytes]) -> None:
         """Evict these blocks last: all of a prefix, from its first block on."""
         self._prefix.pin(hashes)
@@ -125,14 +233,58 @@ class KvManager:
         """Forget all prefixes; blocks that sequences hold stay theirs."""
         for block in self._prefix.clear():
             self._pool.reclaim(block)
+        self._host.clear()
 
     def check(self) -> None:
-        """Assert free + used + cached = total."""
+        """Assert free + used + cached = total in both tiers."""
         self._pool.check()
+        self._host.pool.check()
+
+    def _restore(self, table: list[int], slot: int) -> bool:
+        self._host.hold(slot)  # or the eviction for its block might take it
+        grown = self.grow(table, (len(table) + 1) * BLOCK_TOKENS)
+        if grown:
+            self._fill(table[-1], slot)
+        self._host.drop(slot)
+        return grown
+
+    def _fill(self, block: int, slot: int) -> None:
+        assert block not in self._fills, block
+        self._host.hold(slot)
+        self._fills[block] = slot
+
+    def _evict(self) -> None:
+        found = self._prefix.evict()
+        assert found is not None
+        block, block_hash = found
+        self._pool.reclaim(block)
+        self._unfill(block)
+        if self._host.find(block_hash) is None:
+            slot = self._place(block_hash)
+            if slot is not None:
+                self._saves[slot] = block
+
+    def _place(self, block_hash: bytes) -> int | None:
+        placed = self._host.place(block_hash)
+        if placed is None:
+            return None
+        slot, evicted = placed
+        unsaved = self._saves.pop(slot, None) is not None  # placed and evicted in one plan
+        if evicted is not None and not unsaved:
+            self._spills.append((slot, evicted))
+        return slot
+
+    def _unfill(self, block: int) -> None:
+        """A block that was to be filled is nobody's again; its slot still has the content."""
+        slot = self._fills.pop(block, None)
+        if slot is not None:
+            self._host.drop(slot)
 
     def _drop(self, block: int) -> bool:
         keep = self._prefix.indexed(block)
         last = self._pool.drop(block, keep=keep)
         if last and keep:
             self._prefix.idle(block)
+        elif last:
+            self._unfill(block)
         return last

@@ -10,7 +10,7 @@ class BlockPool:
     """Reference counts and a free list. Knows nothing of hashes."""
 
     def __init__(self, total: int) -> None:
-        assert total > 0, total
+        assert total >= 0, total
         self.total = total
         self.cached = 0
         """Blocks with no holder that are not free; `kv.manager` moves them."""

@@ -62,14 +62,15 @@ class PrefixIndex:
                 del self._idle[block]
                 self._idle_pinned[block] = None
 
-    def evict(self) -> int | None:
+    def evict(self) -> tuple[int, bytes] | None:
         """Take the first block in order of eviction out of the index; None if all are held."""
         order = self._idle or self._idle_pinned
         if not order:
             return None
         block, _ = order.popitem(last=False)
-        del self._blocks[self._hashes.pop(block)]
-        return block
+        block_hash = self._hashes.pop(block)
+        del self._blocks[block_hash]
+        return block, block_hash
 
     def clear(self) -> list[int]:
         """Forget everything, pins included; returns the blocks that nobody holds."""

@@ -19,18 +19,32 @@ class KvStorage:
     exactly 0.
     """
 
-    def __init__(self, config: ModelConfig, blocks: int) -> None:
+    def __init__(self, config: ModelConfig, blocks: int, host_blocks: int = 0) -> None:
         if blocks < 1:
             raise ConfigError(f"a KV pool of {blocks} blocks, expected at least 1")
-        shape = (config.layers, 2, blocks, config.kv_heads, BLOCK_TOKENS, config.head_dim)
+        one = (config.kv_heads, BLOCK_TOKENS, config.head_dim)
         try:
-            self.pages = torch.zeros(shape, dtype=torch.float32)
+            self.pages = torch.zeros((config.layers, 2, blocks, *one), dtype=torch.float32)
+            self.host = torch.empty((host_blocks, config.layers, 2, *one), dtype=torch.float32)
+            """The host tier: a block is one contiguous run. Its memory is taken as it is used."""
         except RuntimeError as error:
-            size = blocks * BLOCK_TOKENS * config.kv_bytes_per_token
+            size = (blocks + host_blocks) * BLOCK_TOKENS * config.kv_bytes_per_token
             raise ConfigError(
-                f"no memory for a KV pool of {blocks} blocks, {size} bytes"
+                f"no memory for a KV pool of {blocks} blocks and a host tier of {host_blocks}, "
+                f"{size} bytes"
             ) from error
+        self.layout = f"f32 layers={config.layers} 2 {'x'.join(map(str, one))}"
+        """What the bytes of a block mean; part of the namespace that cores share KV in."""
         self.blocks = blocks
+
+    def block(self, block: int) -> Tensor:
+        """One block of the pool, a view [layers, 2, kv_heads, 16, head_dim]."""
+        return self.pages[:, :, block]
+
+    @property
+    def block_bytes(self) -> int:
+        """Size of one block."""
+        return self.block(0).numel() * self.pages.element_size()
 
     @property
     def k(self) -> Tensor:
@@ -44,5 +58,5 @@ class KvStorage:
 
     @property
     def bytes(self) -> int:
-        """Size of the pool."""
+        """Size of the pool, without the host tier."""
         return self.pages.numel() * self.pages.element_size()

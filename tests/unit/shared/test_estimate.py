@@ -2,7 +2,15 @@
 
 import math
 
-from firstlight.shared.estimate import RTT_SAMPLES_MAX, DecayingSum, RttEstimate, quantile
+import pytest
+
+from firstlight.shared.estimate import (
+    RTT_SAMPLES_MAX,
+    DecayingSum,
+    RttEstimate,
+    Throughput,
+    quantile,
+)
 
 
 def test_a_quantile_is_linear_between_neighbours() -> None:
@@ -44,3 +52,21 @@ def test_a_round_trip_keeps_a_bounded_number_of_samples() -> None:
     for i in range(10 * RTT_SAMPLES_MAX):
         rtt.observe(1000 if i < 9 * RTT_SAMPLES_MAX else 10, now=i / 1000)
     assert rtt.ms == 10
+
+
+def test_a_throughput_is_the_prior_until_a_megabyte_was_moved() -> None:
+    path = Throughput(1e6)
+    assert path.ms(1_000_000, 0.0) == 1000.0
+    path.observe(1000, 1.0, 0.0)
+    assert not path.measured(0.0)
+    path.observe(10_000_000, 1.0, 0.0)
+    assert path.measured(0.0)
+    assert path.ms(1_000_000, 0.0) == pytest.approx(1e6 * 2 / 10_001_000 * 1000)
+
+
+def test_a_throughput_forgets_by_time() -> None:
+    path = Throughput(1e6, half_life_s=10.0)
+    path.observe(8 << 20, 1.0, 0.0)
+    path.observe(8 << 20, 8.0, 60.0)
+    assert path.ms(1 << 20, 60.0) == pytest.approx(1000.0, rel=0.02)
+    assert not path.measured(200.0)

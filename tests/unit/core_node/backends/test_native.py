@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -23,13 +23,11 @@ GREEDY = Sampling(temperature=0.0)
 CREDIT = 10_000
 
 
-class GatedRunner:
+class GatedRunner(PagedRunner):
     """A `PagedRunner` whose steps a test can hold back, and make fail."""
 
-    vocab = VOCAB
-
     def __init__(self, blocks: int = 32) -> None:
-        self.pages = PagedRunner(blocks)
+        super().__init__(blocks)
         self.open = threading.Event()
         self.open.set()
         self.entered = threading.Event()
@@ -40,10 +38,7 @@ class GatedRunner:
         assert self.open.wait(10), "the test forgot to open the gate"
         if self.error is not None:
             raise self.error
-        return self.pages.run(plan)
-
-    def scrub(self, blocks: Sequence[int]) -> None:
-        self.pages.scrub(blocks)
+        return super().run(plan)
 
 
 @dataclass
@@ -244,9 +239,9 @@ async def test_at_its_credit_a_sequence_stands_and_the_thread_sleeps(bench: Benc
     bench.start()
     bench.backend.open(request("a", max_tokens=20), 1, (), 3 + 5)
     await bench.until(lambda: len(bench.ids("a")) == 5)
-    ran, looked = bench.engine.steps, len(bench.runner.pages.plans)
+    ran, looked = bench.engine.steps, len(bench.runner.plans)
     await asyncio.sleep(0.2)
-    assert (bench.engine.steps, len(bench.runner.pages.plans)) == (ran, looked)
+    assert (bench.engine.steps, len(bench.runner.plans)) == (ran, looked)
     assert len(bench.ids("a")) == 5
     bench.backend.credit("a", 3 + 20)
     await bench.until(lambda: bench.done("a"))
@@ -318,7 +313,7 @@ async def test_a_full_engine_fails_the_ones_beyond_and_serves_the_others(bench: 
 
 
 async def test_a_poisoned_sequence_fails_alone(bench: Bench) -> None:
-    bench.runner.pages.poison = frozenset({47})
+    bench.runner.poison = frozenset({47})
     bench.backend.open(request("good", (1, 2, 3), max_tokens=2, sampling=GREEDY), 1, (), CREDIT)
     bench.backend.open(request("bad", (1, 2, 47), max_tokens=2), 1, (), CREDIT)
     bench.start()

@@ -141,3 +141,15 @@ def test_a_large_prompt_at_the_head_is_not_passed_by_small_ones_for_ever():
         answers.step(core, now)
         now += 0.25
     assert answers.finish["big"]
+
+
+def test_a_running_prefill_goes_on_when_a_more_important_sequence_finds_no_place():
+    limits = config(sequences_max=1, prefill_chunk=16)
+    one = scheduler(sequences_max=1, prefill_chunk=16)
+    low = sequence(request("low", range(40), priority=Priority.BATCH))
+    one.add(low, 0.0)
+    assert [work.sequence.id for work in one.plan(0.0, StepTimes())] == ["low"]
+    low.computed += 16
+    low.waited_s = limits.ageing_s  # so that nobody may push it aside
+    one.add(sequence(request("high", range(20), priority=Priority.CRITICAL)), 0.0)
+    assert [work.sequence.id for work in one.plan(0.0, StepTimes())] == ["low"]

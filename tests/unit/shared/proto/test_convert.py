@@ -19,8 +19,9 @@ from firstlight.shared.proto.convert import (
     from_view,
     to_load,
     to_node,
+    to_report,
 )
-from firstlight.shared.types import Load, NodeInfo, Role
+from firstlight.shared.types import Load, NodeInfo, Report, Role
 
 CORE = NodeInfo("core-eu", Role.CORE, 7, "eu", "[::1]:8500", "class", ("tiny",), "hash", 64)
 BAD_NUMBERS = (math.nan, math.inf, -math.inf, -1.0)
@@ -116,3 +117,10 @@ def test_what_a_failure_says_to_a_client_is_bounded() -> None:
     failed = from_failed(core_pb2.Failed(message="x" * 1_000_000, retry_after_s=1e300))
     assert len(failed.message) == MESSAGE_CHARS_MAX
     assert failed.retry_after_s == RETRY_AFTER_S_MAX
+
+
+def test_a_sketch_travels_with_a_report_and_one_of_another_size_is_ignored() -> None:
+    info = NodeInfo("core-eu", Role.CORE, 7, "eu", "127.0.0.1:1")
+    sketch = bytes(range(256)) * 4
+    assert from_report(to_report(Report(info, 1, sketch=sketch))).sketch == sketch
+    assert from_report(to_report(Report(info, 1, sketch=b"old"))).sketch == b""

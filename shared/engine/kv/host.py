@@ -1,0 +1,58 @@
+"""The host tier, as numbers: which slot of the host store holds which block.
+
+Blocks that the pool evicts go here, and blocks that other nodes or the disk send arrive here; both
+come back into the pool by their hash. Unlike the pool's index this one knows no chains: a block is
+of use wherever its parent is. A slot is held only while a copy from it is planned, or a sequence
+waits for the blocks before it: free + used + cached = total, as in the pool.
+"""
+
+from firstlight.shared.engine.kv.pool import BlockPool
+from firstlight.shared.engine.kv.prefix import PrefixIndex
+
+
+class HostTier:
+    """Slots, least recently used first out. With no slots it takes nothing."""
+
+    def __init__(self, slots: int) -> None:
+        self._pool = BlockPool(slots)
+        self._index = PrefixIndex()
+
+    @property
+    def pool(self) -> BlockPool:
+        """Where the slots are now."""
+        return self._pool
+
+    def find(self, block_hash: bytes) -> int | None:
+        """The slot that holds, or is about to get, this block."""
+        return self._index.find(block_hash)
+
+    def place(self, block_hash: bytes) -> tuple[int, bytes | None] | None:
+        """(slot for a block that is not here, hash of the block it held); None: no slot is free."""
+        assert self._index.find(block_hash) is None
+        evicted: bytes | None = None
+        if not self._pool.free:
+            found = self._index.evict()
+            if found is None:
+                return None
+            slot, evicted = found
+            self._pool.reclaim(slot)
+        slot = self._pool.take()
+        self._index.put(block_hash, slot)
+        self.drop(slot)
+        return slot, evicted
+
+    def hold(self, slot: int) -> None:
+        """Keep what a slot holds until it is dropped as often as it was held."""
+        self._pool.share(slot)
+        self._index.wake(slot)
+
+    def drop(self, slot: int) -> None:
+        """One holder fewer."""
+        keep = self._index.indexed(slot)
+        if self._pool.drop(slot, keep=keep) and keep:
+            self._index.idle(slot)
+
+    def clear(self) -> None:
+        """Forget all blocks; held slots are free once they are dropped."""
+        for slot in self._index.clear():
+            self._pool.reclaim(slot)

@@ -1,0 +1,66 @@
+"""Which prefixes a core holds, in a kilobyte: a Bloom filter over checkpoints of its hot chains.
+
+It travels in reports, so that edges can send a prompt to where its prefix is. A miss is sure; a hit
+is wrong once in about 400 times when the sketch is full (k = 4, 16 bits an entry), which costs one
+recompute. Block hashes are uniform already, so their own bytes are the hash functions.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from struct import unpack_from
+
+from firstlight.shared.blocks import BLOCK_TOKENS, HASH_BYTES, checkpoints
+
+SKETCH_BYTES = 1024
+CHECKPOINTS_MAX = 512
+_BITS = SKETCH_BYTES * 8
+
+
+class HotPrefixes:
+    """Checkpoints of the chains that a core used last; the longest unused goes first."""
+
+    def __init__(self) -> None:
+        self._hot: OrderedDict[bytes, None] = OrderedDict()
+        self._sketch: bytes | None = b""
+
+    def touch(self, hashes: Sequence[bytes]) -> None:
+        """A chain, from its first block on, is here."""
+        for index in reversed(checkpoints(len(hashes))):  # first blocks are the last to be dropped
+            self._hot[hashes[index]] = None
+            self._hot.move_to_end(hashes[index])
+        while len(self._hot) > CHECKPOINTS_MAX:
+            self._hot.popitem(last=False)
+        self._sketch = None
+
+    def clear(self) -> None:
+        """Nothing is here any more."""
+        self._hot.clear()
+        self._sketch = b""
+
+    @property
+    def sketch(self) -> bytes:
+        """`SKETCH_BYTES` bytes, or none if nothing is hot."""
+        if self._sketch is None:
+            bits = bytearray(SKETCH_BYTES)
+            for block_hash in self._hot:
+                for place in _places(block_hash):
+                    bits[place >> 3] |= 1 << (place & 7)
+            self._sketch = bytes(bits)
+        return self._sketch
+
+
+def sketched_tokens(sketch: bytes, hashes: Sequence[bytes]) -> int:
+    """Prompt tokens that a core with this sketch should hold, of a prompt with these hashes."""
+    if len(sketch) != SKETCH_BYTES:
+        return 0
+    found = 0
+    for index in checkpoints(len(hashes)):
+        if not all(sketch[place >> 3] & (1 << (place & 7)) for place in _places(hashes[index])):
+            break
+        found = index + 1
+    return found * BLOCK_TOKENS
+
+
+def _places(block_hash: bytes) -> Iterator[int]:
+    assert len(block_hash) == HASH_BYTES, len(block_hash)
+    return (word % _BITS for word in unpack_from("<4I", block_hash))
