@@ -137,6 +137,12 @@ ROUTE_TTFT_SECONDS = Histogram(
     buckets=_SECONDS,
     registry=REGISTRY,
 )
+KV_TIER_BLOCKS = Counter(
+    "firstlight_kv_tier_blocks",
+    "KV blocks outside the device by tier (host, disk, peer) and what became of them.",
+    ("tier", "fate"),
+    registry=REGISTRY,
+)
 MOVES = Counter(
     "firstlight_moves",
     "Requests that went on at another core, by why.",

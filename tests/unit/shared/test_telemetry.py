@@ -15,6 +15,7 @@ LABELS = {
     "role",
     "reason",
     "region",
+    "tier",
     "direction",
     "le",
 }
