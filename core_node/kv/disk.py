@@ -62,7 +62,7 @@ class Fate(StrEnum):
     BAD = "bad"
     """It lay there and was not what had been written."""
     FAILED = "failed"
-    """The disk refused to read or to write it."""
+    """The disk refused to read or to write it, or to remove one to make room."""
     HELD = "held"
     """Offered, and there already, or soon; as the two below not taken."""
     FULL = "full"
@@ -129,7 +129,8 @@ class DiskTier:
         """A chain was used: evict its last block first, since none helps without those before.
 
         Each `read` is a use too, but a chain is read from its first block on, which leaves that
-        as the one to go first; so say this after it. Never waits for the disk.
+        as the one to go first; so say this after it. Not known after a restart. Never waits for
+        the disk.
         """
         with self._changed:
             for block_hash in reversed(hashes):

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from random import Random
 
+import psutil
 import pytest
 from disk_bed import (
     BLOCK_BYTES,
@@ -223,9 +224,11 @@ def test_a_directory_in_the_place_of_the_old_one_is_seen_and_taken(tmp_path: Pat
     some.open()
     some.write(hash_of(1), block_of(1))
     assert not some.replaced()
+    descriptors = psutil.Process().num_fds()
     directory.rename(tmp_path / "away")
     assert some.replaced()
     assert some.open() == Found()
+    assert psutil.Process().num_fds() == descriptors
     assert not some.replaced()
     some.write(hash_of(2), block_of(2))
     assert path_of(directory, 2).exists()
