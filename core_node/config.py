@@ -1,9 +1,10 @@
 """The settings of a core process: one section a part, each a frozen dataclass beside its code."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from firstlight.core_node.kv.index import IndexConfig
 from firstlight.shared.config import Region, Seconds, Settings
 from firstlight.shared.engine.plan import EngineConfig
 from firstlight.shared.tls import TlsConfig
@@ -31,6 +32,13 @@ class DraftingSection:
     """What followed the last time that the text looked like this."""
 
 
+@dataclass(frozen=True, slots=True)
+class KvSection:
+    """KV that cores have in common."""
+
+    index: IndexConfig = field(default_factory=IndexConfig)
+
+
 class CoreSettings(Settings):
     """Everything a core can be told."""
 
@@ -48,6 +56,7 @@ class CoreSettings(Settings):
     model: ModelSection = ModelSection()
     engine: EngineConfig = EngineConfig()
     drafting: DraftingSection = DraftingSection()
+    kv: KvSection = KvSection()
     drain_s: Seconds = 10.0
     """How long running requests may take after SIGTERM; then they go on at other cores."""
     log_level: str = "warning"

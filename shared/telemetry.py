@@ -12,6 +12,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _SHORT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.5, 1.0, 3.0)
+_INSTANT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _TOKENS = (1, 8, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _MODEL = ("model_name",)
 
@@ -177,5 +178,27 @@ MESH_REPORTS = Counter(
 MESH_VIEW_AGE_SECONDS = Gauge(
     "firstlight_mesh_view_age_seconds",
     "Since the last view from any load balancer.",
+    registry=REGISTRY,
+)
+KV_INDEX_LOOKUPS = Counter(
+    "firstlight_kv_index_lookups",
+    "Lookups of who holds a prefix, by fate: hit, miss, off (the index was not asked in time).",
+    ("fate",),
+    registry=REGISTRY,
+)
+KV_INDEX_SECONDS = Histogram(
+    "firstlight_kv_index_lookup_seconds",
+    "Time of a lookup that asked the server, failed ones included.",
+    buckets=_INSTANT_SECONDS,
+    registry=REGISTRY,
+)
+KV_INDEX_DROPPED = Counter(
+    "firstlight_kv_index_writes_dropped",
+    "Writes to the KV index that were given up, for want of room or of a server.",
+    registry=REGISTRY,
+)
+KV_INDEX_OPEN = Gauge(
+    "firstlight_kv_index_breaker_open",
+    "1 while the index server is not asked, because it did not answer; else 0.",
     registry=REGISTRY,
 )
