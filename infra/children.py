@@ -82,13 +82,18 @@ class Child:
 
 def start_child(name: str, arguments: Sequence[str], directory: Path) -> Child:
     """Start `python -m firstlight ARGUMENTS`; it writes to NAME.out and NAME.err in `directory`."""
+    return start_program(name, [sys.executable, "-m", "firstlight", *arguments], directory)
+
+
+def start_program(name: str, command: Sequence[str], directory: Path) -> Child:
+    """Start any program that ends when its standard input does, as `start_child` starts ours."""
     out_file, err_file = directory / f"{name}.out", directory / f"{name}.err"
     with out_file.open("wb") as out, err_file.open("wb") as err:
-        process = _spawn([sys.executable, "-m", "firstlight", *arguments], out, err)
+        process = _spawn(command, out, err)
     return Child(name, process, out_file, err_file)
 
 
-def _spawn(command: list[str], out: IO[bytes], err: IO[bytes]) -> subprocess.Popen[bytes]:
+def _spawn(command: Sequence[str], out: IO[bytes], err: IO[bytes]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=out, stderr=err, start_new_session=True
     )

@@ -1,5 +1,8 @@
 """A mesh of real processes on this machine: a load balancer, an edge and a core in two regions.
 
+Each region has a Valkey server beside it, for the index of its KV. It is no node: nothing waits for
+it once it has answered, and a mesh goes on without it.
+
 `demo`, `up` and the integration tests start it through this. Everything that belongs to one run
 lies in one directory below the state directory, which is gone when the mesh has stopped; only the
 development CA stays. A run directory whose launcher was killed is removed by the next launcher:
@@ -24,6 +27,7 @@ from firstlight.infra.children import Child, start_child
 from firstlight.infra.mesh_config import MeshPlan, ca_file, plan_mesh, write_configs
 from firstlight.infra.ports import free_ports
 from firstlight.infra.running import RunningMesh
+from firstlight.infra.valkey import start_valkey, wait_answering
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import ConfigError, PeerError
 
@@ -50,6 +54,9 @@ class Mesh:
         self.state = state
         self.run = run
         self.children: dict[str, Child] = {}
+        """The nodes, which must not end by themselves."""
+        self.valkeys: dict[str, Child] = {}
+        """The index servers, by name; they may."""
         self._every_child: list[Child] = []
         self._lock = lock
         self._model = ""
@@ -77,6 +84,15 @@ class Mesh:
         self.children[name] = child
         self._every_child.append(child)
         return child
+
+    def start_valkeys(self) -> None:
+        """Start the index server of every region that has none; wait until they answer."""
+        for plan in self.plan.valkeys:
+            if plan.name not in self.valkeys or not self.valkeys[plan.name].alive:
+                self.valkeys[plan.name] = start_valkey(plan, self.run)
+                self._every_child.append(self.valkeys[plan.name])
+        for plan in self.plan.valkeys:
+            wait_answering(self.valkeys[plan.name], plan)
 
     def wait_ready(
         self, names: list[str], say: Say = _silent, timeout_s: float = READY_TIMEOUT_S
@@ -143,7 +159,7 @@ class Mesh:
         """End all that was started, remove the run directory; returns how many processes remain."""
         left = _end(self._every_child)
         self._every_child = left
-        self.children = {}
+        self.children, self.valkeys = {}, {}
         self.running.remove(self.state)
         shutil.rmtree(self.run, ignore_errors=True)
         self._lock.close()
@@ -172,6 +188,7 @@ def start_mesh(state: Path, say: Say = _silent) -> Mesh:
     for attempt in range(1, STARTS_MAX + 1):
         mesh = _new_mesh(state)
         try:
+            mesh.start_valkeys()
             for name in mesh.plan.names:
                 mesh.start_node(name)
             mesh.wait_ready(list(mesh.plan.names), say)

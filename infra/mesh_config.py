@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from firstlight.infra.running import EdgeAddress
+from firstlight.infra.valkey import ValkeyPlan
 from firstlight.shared.tls import ensure_ca
 from firstlight.shared.types import Role
 
@@ -29,11 +30,12 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True)
 class MeshPlan:
-    """All nodes of a mesh, the load balancer first."""
+    """All nodes of a mesh, the load balancer first, and the server of each region's KV index."""
 
     nodes: tuple[NodePlan, ...]
     lb_url: str
     edges: tuple[EdgeAddress, ...]
+    valkeys: tuple[ValkeyPlan, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -59,20 +61,27 @@ class MeshPlan:
                     return f"{edge.node} is not linked to {core.name}"
         return ""
 
+    def valkey(self, region: str) -> ValkeyPlan:
+        """The index server of `region`; `StopIteration` if it has none."""
+        return next(valkey for valkey in self.valkeys if valkey.region == region)
+
     def node(self, name: str) -> NodePlan:
         """The node called `name`; `KeyError` if the plan has none."""
         return next(node for node in self.nodes if node.name == name)
 
 
 def plan_mesh(ports: Callable[[int], list[int]]) -> MeshPlan:
-    """One load balancer, an edge and a core a region. `ports(n)` gives n different free ports."""
-    lb_http, lb_control, *rest = ports(2 + 2 * len(REGIONS))
+    """A load balancer; an edge, a core and an index server a region.
+
+    `ports(n)` gives n different free ports.
+    """
+    lb_http, lb_control, *rest = ports(2 + 3 * len(REGIONS))
     control = f"{HOST}:{lb_control}"
     lb = {"http": {"listen": f"{HOST}:{lb_http}"}, "control": {"listen": control}}
     nodes = [NodePlan("lb", Role.LB, REGIONS[0], lb)]
-    edges = []
+    edges, valkeys = [], []
     for index, region in enumerate(REGIONS):
-        edge_port, core_port = rest[2 * index : 2 * index + 2]
+        edge_port, core_port, valkey_port = rest[3 * index : 3 * index + 3]
         edge = {
             "listen": f"{HOST}:{edge_port}",
             "load_balancers": [control],
@@ -87,7 +96,8 @@ def plan_mesh(ports: Callable[[int], list[int]]) -> MeshPlan:
         nodes.append(NodePlan(f"edge-{region}", Role.EDGE, region, edge))
         nodes.append(NodePlan(f"core-{region}", Role.CORE, region, core))
         edges.append(EdgeAddress(f"edge-{region}", region, f"https://{HOST}:{edge_port}"))
-    return MeshPlan(tuple(nodes), f"https://{HOST}:{lb_http}", tuple(edges))
+        valkeys.append(ValkeyPlan(f"valkey-{region}", region, HOST, valkey_port))
+    return MeshPlan(tuple(nodes), f"https://{HOST}:{lb_http}", tuple(edges), tuple(valkeys))
 
 
 def tls_directory(state: Path) -> Path:
@@ -105,5 +115,12 @@ def write_configs(plan: MeshPlan, state: Path, run: Path) -> None:
     for node in plan.nodes:
         named = {"node": node.name, "region": node.region}
         tls = {"tls": {"directory": str(tls_directory(state))}}
-        text = yaml.safe_dump(named | node.settings | tls, sort_keys=False)
+        settings = named | node.settings | tls
+        if node.role is Role.CORE:
+            settings["kv"] = {"index": {"redis": _redis(plan.valkey(node.region), run)}}
+        text = yaml.safe_dump(settings, sort_keys=False)
         (run / f"{node.name}.yaml").write_text(text, encoding="utf-8")
+
+
+def _redis(valkey: ValkeyPlan, run: Path) -> dict[str, str]:
+    return {"url": valkey.url, "password_file": str(valkey.password_file(run))}

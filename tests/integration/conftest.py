@@ -1,4 +1,4 @@
-"""One real mesh for all integration tests that want one: five processes, two loads of the model."""
+"""One real mesh for all integration tests that want one: five nodes, two loads of the model."""
 
 from collections.abc import Iterator
 from pathlib import Path

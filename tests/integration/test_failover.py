@@ -114,7 +114,7 @@ def test_a_killed_launcher_leaves_no_process_and_its_files_go_with_the_next(
     process = launcher()
     assert wait_until((tmp_path / FILE_NAME).exists, 240)
     pids = children_of(process)
-    assert len(pids) == 5
+    assert len(pids) == 9  # nodes, index servers, and the guard of each of these
     process.kill()
     process.wait(10)
     assert wait_until(lambda: all(map(gone, pids)), 20)
@@ -129,7 +129,7 @@ def test_a_launcher_interrupted_while_it_starts_cleans_up(
     launcher: Callable[[], subprocess.Popen[str]], tmp_path: Path, number: int, code: int
 ) -> None:
     process = launcher()
-    assert wait_until(lambda: len(list(tmp_path.glob("runs/*/*.err"))) == 5, 60)
+    assert wait_until(lambda: len(list(tmp_path.glob("runs/*/*.err"))) == 7, 60)
     pids = children_of(process)
     process.send_signal(number)
     shown, _ = process.communicate(timeout=30)

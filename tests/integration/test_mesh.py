@@ -84,6 +84,19 @@ async def test_an_edge_asks_the_core_of_its_own_region(mesh: Mesh) -> None:
     assert regions == ["eu", "us"]
 
 
+async def test_a_mesh_goes_on_without_its_index_servers(mesh: Mesh) -> None:
+    before = await asked(mesh, GREEDY)
+    try:
+        for valkey in mesh.valkeys.values():
+            valkey.kill()
+            assert valkey.wait(10)
+        mesh.check_alive()
+        assert (await asked(mesh, GREEDY)).reply.token_ids == before.reply.token_ids
+    finally:
+        mesh.start_valkeys()
+    assert all(valkey.alive for valkey in mesh.valkeys.values())
+
+
 def test_the_directory_names_both_edges(mesh: Mesh) -> None:
     answer = httpx.get(f"{mesh.plan.lb_url}/v1/edges", verify=tls(mesh), trust_env=False)
     found = {edge["node"]: edge["url"] for edge in answer.json()["data"]}

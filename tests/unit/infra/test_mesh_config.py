@@ -42,6 +42,17 @@ def test_no_two_nodes_share_a_port(plan: MeshPlan, tmp_path: Path) -> None:
     assert sorted(port for ports in own for port in ports) == sorted(set.union(*own))
 
 
+def test_every_core_finds_the_index_server_of_its_region(plan: MeshPlan, tmp_path: Path) -> None:
+    write_configs(plan, tmp_path, tmp_path)
+    for region in ("eu", "us"):
+        index = load_settings(CoreSettings, tmp_path / f"core-{region}.yaml").kv.index
+        valkey = plan.valkey(region)
+        assert (valkey.name, valkey.region) == (f"valkey-{region}", region)
+        assert index.redis.url == f"redis://127.0.0.1:{valkey.port}"
+        assert index.redis.password_file == valkey.password_file(tmp_path)
+    assert len({valkey.port for valkey in plan.valkeys}) == 2
+
+
 def test_a_view_with_all_nodes_and_round_trips_lacks_nothing(plan: MeshPlan) -> None:
     cores = {"core-eu": 1.0, "core-us": 2.0}
     view = {"edge-eu": cores, "edge-us": cores, "core-eu": {}, "core-us": {}}
