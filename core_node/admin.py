@@ -10,8 +10,9 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from ipaddress import ip_address
+from typing import Protocol
 
-from firstlight.core_node.backends.backend import Backend
+from firstlight.core_node.backends.backend import Backend, Blocks
 from firstlight.core_node.meter import Meter
 from firstlight.shared import telemetry
 from firstlight.shared.errors import ConfigError
@@ -34,11 +35,26 @@ class Reply:
     content_type: str = TEXT
 
 
+class Memory(Protocol):
+    """What there is to say of the tiers below the engine, and to do with them."""
+
+    @property
+    def disk_blocks(self) -> Blocks:
+        """Where the room of the disk tier is."""
+        ...
+
+    def flush(self) -> None:
+        """Forget all that is cached there."""
+        ...
+
+
 class Admin:
     """The routes, and the socket that serves them."""
 
-    def __init__(self, backend: Backend, meter: Meter, load: Callable[[], Load]) -> None:
-        self._backend, self._meter, self._load = backend, meter, load
+    def __init__(
+        self, backend: Backend, meter: Meter, load: Callable[[], Load], memory: Memory
+    ) -> None:
+        self._backend, self._meter, self._load, self._memory = backend, meter, load, memory
         self._server: asyncio.Server | None = None
 
     async def start(self, address: str) -> int:
@@ -87,11 +103,19 @@ class Admin:
         return Reply(200, telemetry.render(), telemetry.CONTENT_TYPE)
 
     def _status(self) -> Reply:
-        status = {"blocks": asdict(self._backend.blocks()), "load": asdict(self._load())}
+        status = {
+            "blocks": asdict(self._backend.blocks()),
+            "tiers": {
+                "host": asdict(self._backend.host_blocks()),
+                "disk": asdict(self._memory.disk_blocks),
+            },
+            "load": asdict(self._load()),
+        }
         return Reply(200, json.dumps(status).encode() + b"\n", JSON)
 
     def _flush(self) -> Reply:
         self._backend.flush_cache()
+        self._memory.flush()
         return Reply(202, b"the cache is flushed before the next step\n")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -8,21 +8,31 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address
 from random import Random
 
+import grpc.aio
+
 from firstlight.core_node.admin import Admin
+from firstlight.core_node.backends.backend import Batch
 from firstlight.core_node.backends.native import NativeBackend
 from firstlight.core_node.config import CoreSettings
+from firstlight.core_node.kv.disk import DiskTier
+from firstlight.core_node.kv.memory import KvMemory
+from firstlight.core_node.kv.seal import BlockSeals
 from firstlight.core_node.meter import Meter
 from firstlight.core_node.server import LinkServer
 from firstlight.shared import lifecycle, rpc
 from firstlight.shared.config import state_dir
 from firstlight.shared.errors import ConfigError, PeerError
 from firstlight.shared.join import Joiner
+from firstlight.shared.keys import read_keys
 from firstlight.shared.tls import NodeFiles, node_files
 from firstlight.shared.types import NodeInfo, Role
 
+DISK_CLOSE_S = 3.0
+"""How long a core that stops waits for what is on its way to the disk."""
 CLOSE_S = 0.2
 """How long links may take to close by themselves."""
 
@@ -40,12 +50,20 @@ async def main(settings: CoreSettings, stop: asyncio.Event) -> None:
     rpc.check_free(settings.listen)  # now, not after the model is loaded
     from firstlight.core_node.loading import load_engine  # torch takes seconds: after all checks
 
+    mac_keys = read_keys(
+        "kv.mac_key_file",
+        settings.kv.mac_key_file,
+        default=(settings.tls.directory or state_dir() / "tls") / "block.key",
+    )
     loaded = await asyncio.to_thread(load_engine, settings.model, settings.engine)
+    seals = BlockSeals(mac_keys, loaded.namespace)
+    disk = await asyncio.to_thread(_open_disk, settings, seals, loaded.engine.block_bytes)
     backend = NativeBackend(
         loaded.engine,
         loaded.offer,
         hint_ids_max=loaded.hint_ids_max,
         ngram=settings.drafting.ngram,
+        below=disk,
         prepare=loaded.prepare,
     )
     info = NodeInfo(
@@ -59,29 +77,59 @@ async def main(settings: CoreSettings, stop: asyncio.Event) -> None:
         tokenizer_hash=loaded.offer.tokenizer_hash,
         context_max=loaded.offer.context_max,
     )
-    await _serve(settings, stop, backend, info, files)
+    memory = KvMemory(
+        settings.kv,
+        info,
+        backend,
+        disk=disk,
+        seals=seals,
+        block_bytes=loaded.engine.block_bytes,
+        connect=partial(rpc.channel, files=files, peer_role=Role.CORE),
+    )
+    try:
+        await _serve(settings, stop, backend, memory, info, files)
+    finally:
+        if disk is not None:
+            await asyncio.to_thread(disk.close, DISK_CLOSE_S)
+
+
+def _open_disk(settings: CoreSettings, seals: BlockSeals, block_bytes: int) -> DiskTier | None:
+    if settings.kv.disk.directory is None:
+        return None
+    return DiskTier(settings.kv.disk, seals=seals, block_bytes=block_bytes)
 
 
 async def _serve(
     settings: CoreSettings,
     stop: asyncio.Event,
     backend: NativeBackend,
+    memory: KvMemory,
     info: NodeInfo,
     files: NodeFiles,
 ) -> None:
     meter = Meter(info.models[0])
     server = LinkServer(backend, info, meter)
+
+    def deliver(batch: Batch) -> None:
+        server.deliver(batch)
+        memory.deliver(batch)
+
+    def add_to(listening: grpc.aio.Server) -> None:
+        server.add_to(listening)
+        memory.service.add_to(listening)
+
     loop = asyncio.get_running_loop()
     failed: asyncio.Future[BaseException] = loop.create_future()
-    listening = await rpc.server(settings.listen, files, server.add_to)
-    backend.start(loop, server.deliver, failed.set_result)
+    listening = await rpc.server(settings.listen, files, add_to)
+    backend.start(loop, deliver, failed.set_result)
     try:
         if settings.advertise is None:
             host = settings.listen.rpartition(":")[0]
             server.info = replace(info, address=f"{host}:{listening.port}")
         async with (
-            _admin(settings.admin, Admin(backend, meter, server.load)) as where,
-            _joiner(settings, server, files).member(stop),
+            memory.serving(stop),
+            _admin(settings.admin, Admin(backend, meter, server.load, memory)) as where,
+            _joiner(settings, server, memory, files).member(stop),
         ):
             lifecycle.ready(settings.node, server.info.address, **where)
             stopping = asyncio.create_task(stop.wait())
@@ -121,9 +169,18 @@ async def _admin(address: str | None, admin: Admin) -> AsyncIterator[dict[str, s
         await admin.stop()
 
 
-def _joiner(settings: CoreSettings, server: LinkServer, files: NodeFiles) -> Joiner:
-    rng = Random(f"{settings.node} {server.info.incarnation}")
-    return Joiner(server.info, files, settings.load_balancers, load=server.load, rng=rng)
+def _joiner(
+    settings: CoreSettings, server: LinkServer, memory: KvMemory, files: NodeFiles
+) -> Joiner:
+    return Joiner(
+        server.info,
+        files,
+        settings.load_balancers,
+        load=server.load,
+        sketch=lambda: memory.sketch,
+        on_view=memory.seen,
+        rng=Random(f"{settings.node} {server.info.incarnation}"),
+    )
 
 
 def _names(settings: CoreSettings, host: str) -> list[str]:

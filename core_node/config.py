@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from firstlight.core_node.kv.disk import DiskConfig
 from firstlight.core_node.kv.index import IndexConfig
 from firstlight.shared.config import Region, Seconds, Settings
 from firstlight.shared.engine.plan import EngineConfig
@@ -34,9 +35,15 @@ class DraftingSection:
 
 @dataclass(frozen=True, slots=True)
 class KvSection:
-    """KV that cores have in common."""
+    """KV beyond one process: what is kept over a restart, and what cores lend each other."""
 
     index: IndexConfig = field(default_factory=IndexConfig)
+    disk: DiskConfig = field(default_factory=DiskConfig)
+    mac_key_file: Path | None = None
+    """The secret that proves KV to be a core's own; the same for all cores that share KV.
+
+    A second line holds the key before the current one. Null: made beside the certificates.
+    """
 
 
 class CoreSettings(Settings):

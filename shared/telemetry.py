@@ -150,6 +150,24 @@ MOVES = Counter(
     ("reason",),
     registry=REGISTRY,
 )
+KV_PLANS = Counter(
+    "firstlight_kv_plans",
+    "Prefixes that another tier or core had, by what was decided: recompute, fetch, split.",
+    ("way",),
+    registry=REGISTRY,
+)
+KV_LOADS = Counter(
+    "firstlight_kv_loads",
+    "Loads of prefixes by way and end: done, met, late, broken, bad, busy.",
+    ("way", "fate"),
+    registry=REGISTRY,
+)
+KV_LOADED_BYTES = Counter(
+    "firstlight_kv_loaded_bytes",
+    "Bytes of KV that came from elsewhere, by tier: peer, disk.",
+    ("tier",),
+    registry=REGISTRY,
+)
 LINKS = Gauge("firstlight_links", "Links between edges and this core that live.", registry=REGISTRY)
 LINK_LOSSES = Counter(
     "firstlight_link_losses", "Links lost, by why.", ("reason",), registry=REGISTRY

@@ -77,6 +77,9 @@ class ByHand:
     def blocks(self) -> Blocks:
         return Blocks()
 
+    def host_blocks(self) -> Blocks:
+        return Blocks()
+
     def stop(self) -> None: ...
 
     def commit(self, handle: str, ids: tuple[int, ...], logprobs: int = 0) -> Commit:

@@ -114,6 +114,10 @@ class Backend(Protocol):
         """The KV pool after the latest step."""
         ...
 
+    def host_blocks(self) -> Blocks:
+        """The host tier below it, as then."""
+        ...
+
     def stop(self) -> None:
         """End computing, and wait for it (at most one step)."""
         ...

@@ -21,6 +21,7 @@ from firstlight.core_node.mailbox import Mailbox
 from firstlight.shared.clock import monotonic_s, sleep_s
 from firstlight.shared.drafting.ngram import NgramDrafter
 from firstlight.shared.engine.engine import Engine
+from firstlight.shared.engine.kv.manager import BlockCounts
 from firstlight.shared.engine.plan import Buffer, Outcome, StepResult
 from firstlight.shared.errors import CapacityError, FirstlightError
 from firstlight.shared.types import Commit, Done, Hint, HintCount, Load, Request
@@ -33,8 +34,6 @@ HAND_OVER_S = 0.0005
 """After a step with results the thread lets go of the interpreter for this long, so that the loop
 sends them before the next step's Python competes with it."""
 READS_WAITING_MAX = 16
-SAVED_A_TURN_MAX = 4
-"""Blocks that are read for the tier below before the inbox is looked at again."""
 SAVE_AT_END_S = 2.0
 """How long a core that stops goes on saving."""
 IDLE_STEP_S = 0.05
@@ -117,7 +116,7 @@ class NativeBackend:
         but the core is not hung, and edges tell by this number.
         """
         self._load = Load()
-        self._blocks = Blocks()
+        self._blocks = self._host_blocks = Blocks()
         self._thread: threading.Thread | None = None
         self._look()
 
@@ -217,6 +216,10 @@ class NativeBackend:
         """The KV pool after the latest step."""
         return self._blocks
 
+    def host_blocks(self) -> Blocks:
+        """The host tier, as then."""
+        return self._host_blocks
+
     def stop(self) -> None:
         """End the thread after the step that it is in."""
         with self._changed:
@@ -246,7 +249,7 @@ class NativeBackend:
                     sleep_s(HAND_OVER_S)
                 idle = not (result.rows or batch.done or batch.failures)
                 if self._saver and not self._engine.has_work:
-                    self._saver.save(SAVED_A_TURN_MAX)
+                    self._saver.save()
             if self._saver:
                 self._saver.finish(SAVE_AT_END_S)
         except Exception as error:
@@ -403,10 +406,15 @@ class NativeBackend:
 
     def _look(self) -> None:
         """Take the engine's figures where the event loop can read them."""
-        load, blocks = replace(self._engine.load(), steps=self._turns), self._engine.blocks
+        load = replace(self._engine.load(), steps=self._turns)
         with self._changed:
             self._load = load
-        self._blocks = Blocks(blocks.free, blocks.used, blocks.cached, blocks.total)
+        self._blocks = _blocks(self._engine.blocks)
+        self._host_blocks = _blocks(self._engine.host_blocks)
+
+
+def _blocks(counts: BlockCounts) -> Blocks:
+    return Blocks(counts.free, counts.used, counts.cached, counts.total)
 
 
 def _settle(found: Future[list[bytes | None]], blocks: list[bytes | None]) -> None:

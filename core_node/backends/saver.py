@@ -14,6 +14,8 @@ from firstlight.shared.engine.plan import Buffer
 
 CHAINS_MAX = 64
 """Chains that wait to be saved; beyond them the oldest is not saved."""
+BLOCKS_A_TURN_MAX = 4
+"""Blocks that are read before the engine's thread looks for work again."""
 FULL_S = 0.01
 """At the end: how long to wait before a full tier is asked again."""
 
@@ -22,11 +24,11 @@ class LowerTier(Protocol):
     """A store below the engine's own tiers: the disk. Its calls do not block."""
 
     def holds(self, block_hash: bytes) -> bool:
-        """Whether a block is there, or on its way."""
+        """Whether a block is there."""
         ...
 
-    def room(self, payload_bytes: int) -> bool:
-        """Whether `offer` would take a payload of this size now."""
+    def wants(self, block_hash: bytes) -> bool:
+        """Whether `offer` would take it now: not if it is on its way, nor if there is no room."""
         ...
 
     def offer(self, block_hash: bytes, payload: Buffer) -> bool:
@@ -54,7 +56,7 @@ class Saver:
         """Nothing of what was held is here any more."""
         self._chains.clear()
 
-    def save(self, most: int) -> None:
+    def save(self, most: int = BLOCKS_A_TURN_MAX) -> None:
         """Hand over up to `most` blocks, as far as there is room for them."""
         while most and self._chains:
             chain = self._chains[0]
@@ -63,22 +65,21 @@ class Saver:
             if not chain:
                 self._chains.popleft()
                 continue
-            if not self._below.room(self._engine.block_bytes):
+            if not self._below.wants(chain[-1]):
                 return
             block_hash = chain.pop()
             payload = self._engine.read(block_hash)
-            if payload is not None and not self._below.offer(block_hash, payload):
-                self._chains.popleft()
+            if payload is not None:
+                self._below.offer(block_hash, payload)
             most -= 1
 
     def finish(self, limit_s: float) -> None:
         """Save what waits, within this time."""
         end_s = monotonic_s() + limit_s
         while self._chains and monotonic_s() < end_s:
-            self.save(1)
-            if not self._below.room(self._engine.block_bytes):
-                sleep_s(FULL_S)
+            self.save()
+            sleep_s(FULL_S)
 
     def _spill(self, block_hash: bytes, read: Callable[[], bytes]) -> None:
-        if not self._below.holds(block_hash) and self._below.room(self._engine.block_bytes):
+        if self._below.wants(block_hash):
             self._below.offer(block_hash, read())

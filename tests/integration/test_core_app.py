@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -16,6 +17,8 @@ from firstlight.core_node import app
 from firstlight.core_node.admission import Offer
 from firstlight.core_node.backends.native import NativeBackend
 from firstlight.core_node.config import CoreSettings
+from firstlight.core_node.kv.memory import KvMemory
+from firstlight.core_node.kv.seal import BlockSeals
 from firstlight.shared import rpc
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.plan import StepPlan, StepRows
@@ -76,7 +79,16 @@ async def served(
     settings = CoreSettings(node="core-eu", listen="127.0.0.1:0", drain_s=30.0)
     files = issue(ensure_ca(folder / "ca"), Role.CORE, "core-eu", ["127.0.0.1"], folder / "core")
     stop = asyncio.Event()
-    task = asyncio.create_task(app._serve(settings, stop, backend, INFO, files))
+    memory = KvMemory(
+        settings.kv,
+        INFO,
+        backend,
+        disk=None,
+        seals=BlockSeals((bytes(32),), "0123456789abcdef"),
+        block_bytes=128,
+        connect=partial(rpc.channel, files=files, peer_role=Role.CORE),
+    )
+    task = asyncio.create_task(app._serve(settings, stop, backend, memory, INFO, files))
     async with asyncio.timeout(10):
         while not (line := capsys.readouterr().out):  # noqa: ASYNC110
             await asyncio.sleep(0.01)

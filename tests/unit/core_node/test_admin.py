@@ -8,19 +8,31 @@ from doubles import VOCAB, config, engine, request
 
 from firstlight.core_node.admin import Admin
 from firstlight.core_node.admission import Offer
+from firstlight.core_node.backends.backend import Blocks
 from firstlight.core_node.backends.native import NativeBackend
 from firstlight.core_node.meter import Meter
 from firstlight.shared.errors import ConfigError
 from firstlight.shared.types import Load
 
 
-def build(draining: bool = False) -> Admin:
+class Below:
+    """The tiers below the engine."""
+
+    disk_blocks = Blocks(free=5, used=1, cached=4, total=10)
+    flushed = False
+
+    def flush(self) -> None:
+        self.flushed = True
+
+
+def build(draining: bool = False, below: Below | None = None) -> Admin:
     made, _ = engine()
     backend = NativeBackend(
         made, Offer(("m",), "t", VOCAB, 256), hint_ids_max=config().hint_ids_max, ngram=False
     )
     backend.open(request("a"), 1, (), 99)
-    return Admin(backend, Meter("m"), lambda: Load(running=3, queued=1, draining=draining))
+    load = Load(running=3, queued=1, draining=draining)
+    return Admin(backend, Meter("m"), lambda: load, below or Below())
 
 
 def test_health_follows_the_drain() -> None:
@@ -32,7 +44,17 @@ def test_health_follows_the_drain() -> None:
 def test_the_status_tells_the_blocks() -> None:
     status = json.loads(build().reply("GET", "/admin/status").body)
     assert status["blocks"] == {"free": 32, "used": 0, "cached": 0, "total": 32}
+    assert status["tiers"] == {
+        "host": {"free": 0, "used": 0, "cached": 0, "total": 0},
+        "disk": {"free": 5, "used": 1, "cached": 4, "total": 10},
+    }
     assert status["load"]["running"] == 3
+
+
+def test_a_flush_is_one_of_all_tiers() -> None:
+    below = Below()
+    build(below=below).reply("POST", "/admin/flush-cache")
+    assert below.flushed
 
 
 def test_the_metrics_are_those_of_now() -> None:

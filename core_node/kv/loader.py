@@ -1,0 +1,346 @@
+"""Brings the prefixes of requests here that the disk or another core holds, beside their computing.
+
+    the engine took a request, and this much of its prefix is not here
+      ─► disk? index: which core has more of it? ─► plan: recompute, fetch, or split
+      ─► expect ─► blocks, the last one first ─► land … ─► met, or no more of them come
+
+The engine never waits for the lookup: it computes from the front at once, unless the plan says that
+this would be in vain. Whatever goes wrong on the way ends in computing what has not landed. Two
+requests with one prefix share a load; the last one that ends takes it along.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from firstlight.core_node.backends.backend import Batch
+from firstlight.core_node.kv.disk import DiskTier
+from firstlight.core_node.kv.index import KvIndex
+from firstlight.core_node.kv.index_keys import Holder
+from firstlight.core_node.kv.peers import Peer, Peers
+from firstlight.core_node.kv.seal import BlockSeals
+from firstlight.core_node.kv.transfer import Arrived, BadBlockError, fetch
+from firstlight.shared import telemetry
+from firstlight.shared.blocks import BLOCK_TOKENS
+from firstlight.shared.clock import monotonic_s
+from firstlight.shared.engine.plan import Buffer, Prefix
+from firstlight.shared.errors import PeerError
+from firstlight.shared.estimate import Throughput
+from firstlight.shared.routing.cost import PREFILL_PRIOR_MS
+from firstlight.shared.routing.fetch import GAIN_MS_MIN, Plan, Source, Way, plan_prefix
+from firstlight.shared.types import Load
+
+LOADS_MAX = 16
+"""Loads at the same time; what comes beyond them is computed."""
+HOLDERS_MAX = 3
+"""Cores that are weighed for one prefix, those with the longest first."""
+UNLANDED_BYTES_MAX = 32 << 20
+"""Of blocks that the engine has not taken in: it does so between steps."""
+LINGER_S = 1.0
+"""A prefix that came is not loaded again for so long: the engine may be about to take it in."""
+DISK_BYTES_PER_S_PRIOR = 500e6
+LATE = 1.5
+"""Hold back computing for so many times what the plan says; a load that takes longer is split."""
+LATE_MS = 100.0
+DEADLINE = 4.0
+"""A load ends after so many times what the plan says,"""
+DEADLINE_S = 5.0
+"""and this."""
+
+log = logging.getLogger(__name__)
+
+
+class Engine(Protocol):
+    """What the loader needs of a backend."""
+
+    def expect(self, handle: str, blocks: int, hold_s: float) -> None:
+        """The first `blocks` blocks of a request will land; it waits for them, but not longer."""
+        ...
+
+    def no_more(self, handle: str) -> None:
+        """What was expected for a request and has not landed will not."""
+        ...
+
+    def land(self, block_hash: bytes, payload: Buffer) -> None:
+        """A block's KV from elsewhere."""
+        ...
+
+    def load(self) -> Load:
+        """How busy it is, and how fast it computes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """Where the missing part of a prefix is: on disk up to `disk`, from a peer up to `end`."""
+
+    hashes: Sequence[bytes]
+    here: int
+    disk: int
+    end: int
+    peer: Peer | None
+    plan: Plan
+
+
+@dataclass(slots=True)
+class _Load:
+    """One prefix on its way, for all who wait for it."""
+
+    find: Find
+    end: int
+    """Blocks that are expected in the end; fewer than `find.end` if the last ones are gone."""
+    handles: set[str]
+    hold_until_s: float
+    task: "asyncio.Task[None] | None" = None
+    done: bool = False
+    """Whether all of it came."""
+
+
+class Loader:
+    """Watches what the engine takes, and loads for it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        index: KvIndex,
+        disk: DiskTier | None,
+        peers: Peers,
+        seals: BlockSeals,
+        block_bytes: int,
+    ) -> None:
+        self._engine, self._index, self._disk = engine, index, disk
+        self._peers, self._seals, self._block_bytes = peers, seals, block_bytes
+        self._disk_speed = Throughput(DISK_BYTES_PER_S_PRIOR)
+        self._finding: dict[str, asyncio.Task[None]] = {}
+        """Handles whose prefix is looked for."""
+        self._loads: dict[bytes, _Load] = {}
+        """By the hash of the last block."""
+        self._of: dict[str, _Load] = {}
+        self._unlanded_bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def deliver(self, batch: Batch) -> None:
+        """What the engine did; called on the event loop."""
+        if batch.landed_bytes:
+            self._unlanded_bytes -= batch.landed_bytes
+            self._room.set()
+        for handle, prefix in batch.wanted:
+            self._want(handle, prefix)
+        for handle in batch.met:
+            self._leave(handle)
+        for done in batch.done:
+            self._leave(done.request)
+        for failure in batch.failures:
+            self._leave(failure.handle)
+
+    async def close(self) -> None:
+        """End all loads."""
+        tasks = [
+            *self._finding.values(),
+            *(load.task for load in self._loads.values() if load.task),
+        ]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # From a request to what there is to load for it.
+
+    def _want(self, handle: str, prefix: Prefix) -> None:
+        missing = len(prefix.hashes) - prefix.here
+        if missing * self._compute_ms() < GAIN_MS_MIN:
+            return
+        running = sum(not load.done for load in self._loads.values())
+        if len(self._finding) + running >= LOADS_MAX:
+            telemetry.KV_LOADS.labels(way="none", fate="busy").inc()
+            return
+        task = asyncio.create_task(self._find_and_load(handle, prefix))
+        self._finding[handle] = task
+        task.add_done_callback(partial(self._found, handle))
+
+    def _found(self, handle: str, task: "asyncio.Task[None]") -> None:
+        self._finding.pop(handle, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a prefix could not be looked for: a bug of ours", exc_info=error)
+
+    async def _find_and_load(self, handle: str, prefix: Prefix) -> None:
+        find = await self._find(prefix)
+        if find is None:
+            return
+        telemetry.KV_PLANS.labels(way=find.plan.way).inc()
+        log.debug("%s: %s: %s", handle, find.plan.way, find.plan.reason)
+        if find.plan.way is Way.RECOMPUTE:
+            return
+        key = find.hashes[find.end - 1]
+        load = self._loads.get(key)
+        if load is None:
+            load = self._begin(find)
+        self._expect(load, handle)
+        if load.task is not None and load.task.done():  # all that comes of it is here
+            self._engine.no_more(handle)
+            return
+        load.handles.add(handle)
+        self._of[handle] = load
+
+    async def _find(self, prefix: Prefix) -> Find | None:
+        """The best that can be done, or None if nobody has anything of it."""
+        hashes, here = prefix.hashes, prefix.here
+        disk = here if self._disk is None else here + self._disk.leading(hashes[here:])
+        finds = [self._weigh(prefix, disk, None, disk)] if disk > here else []
+        if disk < len(hashes):
+            holders = await self._index.lookup(hashes, beyond=disk)
+            now = monotonic_s()
+            for holder in holders[:HOLDERS_MAX]:
+                peer = self._peers.usable(holder.node, now)
+                end = self._good(holder, hashes, now)
+                if peer is not None and end > disk:
+                    finds.append(self._weigh(prefix, disk, peer, end))
+        rest_ms = self._compute_ms()
+        return min(
+            finds, key=lambda find: find.plan.ms + (len(hashes) - find.end) * rest_ms, default=None
+        )
+
+    def _good(self, holder: Holder, hashes: Sequence[bytes], now: float) -> int:
+        return self._peers.good_blocks(holder.node, hashes[: holder.blocks], now)
+
+    def _weigh(self, prefix: Prefix, disk: int, peer: Peer | None, end: int) -> Find:
+        now = monotonic_s()
+        from_disk_ms = self._disk_speed.ms(self._block_bytes, now)
+        wait_ms, block_ms, measured = 0.0, from_disk_ms, True
+        if peer is not None:
+            wait_ms, measured = peer.rtt.ms, peer.throughput.measured(now)
+            peer_ms = peer.throughput.ms(self._block_bytes, now)
+            of_disk = disk - prefix.here
+            block_ms = (of_disk * from_disk_ms + (end - disk) * peer_ms) / (end - prefix.here)
+        source = Source(wait_ms, block_ms, measured)
+        plan = plan_prefix(end - prefix.here, self._compute_ms(), source)
+        return Find(prefix.hashes, prefix.here, disk, end, peer, plan)
+
+    def _compute_ms(self) -> float:
+        """A block's prefill."""
+        return BLOCK_TOKENS * (self._engine.load().prefill_ms_per_token or PREFILL_PRIOR_MS)
+
+    # A load, from its first block to its last.
+
+    def _begin(self, find: Find) -> _Load:
+        hold_s = 0.0
+        if find.plan.way is Way.FETCH:
+            hold_s = (LATE * find.plan.ms + LATE_MS) / 1000
+        load = _Load(find, find.end, set(), monotonic_s() + hold_s)
+        self._loads[find.hashes[find.end - 1]] = load
+        load.task = asyncio.create_task(self._load(load))
+        load.task.add_done_callback(partial(self._ended, load))
+        return load
+
+    def _ended(self, load: _Load, task: "asyncio.Task[None]") -> None:
+        forget = partial(self._loads.pop, load.find.hashes[load.find.end - 1], None)
+        if load.done:
+            asyncio.get_running_loop().call_later(LINGER_S, forget)
+        else:
+            forget()
+        for handle in load.handles:
+            self._of.pop(handle, None)
+            self._engine.no_more(handle)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a load failed: a bug of ours", exc_info=error)
+
+    def _leave(self, handle: str) -> None:
+        """A request needs nothing more."""
+        if (finding := self._finding.get(handle)) is not None:
+            finding.cancel()
+        load = self._of.pop(handle, None)
+        if load is None:
+            return
+        load.handles.discard(handle)
+        if not load.handles and load.task is not None:
+            load.task.cancel()
+
+    def _expect(self, load: _Load, handle: str) -> None:
+        self._engine.expect(handle, load.end, max(0.0, load.hold_until_s - monotonic_s()))
+
+    async def _load(self, load: _Load) -> None:
+        find, fate = load.find, "done"
+        way = str(find.plan.way)
+        try:
+            async with asyncio.timeout(DEADLINE * find.plan.ms / 1000 + DEADLINE_S):
+                from_peer = find.peer is None or await self._from_peer(load, find.peer)
+                load.done = from_peer and await self._from_disk(load)
+        except TimeoutError:
+            fate = "late"
+        except PeerError as error:
+            fate = "bad" if isinstance(error, BadBlockError) else "broken"
+            log.warning("%s", error.message)
+            self._blame(find, error)
+        except asyncio.CancelledError:
+            fate = "met"
+            raise
+        finally:
+            telemetry.KV_LOADS.labels(way=way, fate=fate).inc()
+            await self._peers.trim()
+
+    def _blame(self, find: Find, error: PeerError) -> None:
+        assert find.peer is not None, error.message
+        now = monotonic_s()
+        if isinstance(error, BadBlockError):
+            self._peers.bad(find.peer, error.block_hash, now)
+            blocks = find.hashes.index(error.block_hash) + 1
+            self._index.absent(find.hashes, blocks, find.peer.info.node)
+        else:
+            self._peers.failed(find.peer, now)
+
+    async def _from_peer(self, load: _Load, peer: Peer) -> bool:
+        """Whether it had all that was left to ask for."""
+        find = load.find
+        wanted = [*reversed(find.hashes[find.disk : find.end])]
+        channel = self._peers.channel(peer)
+        taken = fetch(peer, channel, wanted, self._seals, self._block_bytes, self._wait_for_room)
+        async with aclosing(taken) as arriving:
+            async for arrived in arriving:
+                if not self._take(load, find.end - 1 - arrived.index, arrived):
+                    return False
+        self._peers.succeeded(peer)
+        return True
+
+    def _take(self, load: _Load, index: int, arrived: Arrived) -> bool:
+        """Land a block; False if what comes behind a hole would be of no use."""
+        find = load.find
+        if arrived.block is not None:
+            self._land(find.hashes[index], arrived.block, "peer")
+            return True
+        if find.peer is not None:
+            self._index.absent(find.hashes, index + 1, find.peer.info.node)
+        if load.end != index + 1:
+            return False
+        load.end = index
+        for handle in load.handles:
+            self._expect(load, handle)
+        return index > find.here
+
+    async def _from_disk(self, load: _Load) -> bool:
+        find, disk = load.find, self._disk
+        for index in range(find.disk - 1, find.here - 1, -1):
+            assert disk is not None
+            began_s = monotonic_s()
+            block = await asyncio.to_thread(disk.read, find.hashes[index])
+            if block is None:
+                return False
+            now = monotonic_s()
+            self._disk_speed.observe(len(block), now - began_s, now)
+            await self._wait_for_room()
+            self._land(find.hashes[index], block, "disk")
+        return True
+
+    def _land(self, block_hash: bytes, payload: Buffer, tier: str) -> None:
+        self._unlanded_bytes += len(payload)
+        telemetry.KV_LOADED_BYTES.labels(tier=tier).inc(len(payload))
+        self._engine.land(block_hash, payload)
+
+    async def _wait_for_room(self) -> None:
+        while self._unlanded_bytes > UNLANDED_BYTES_MAX:
+            self._room.clear()
+            await self._room.wait()
