@@ -110,6 +110,8 @@ class KvIndex:
         self._breaker = Breaker(monotonic_s())
         self._slots = asyncio.Semaphore(CONNECTIONS_MAX - 1)  # one is left to the background
         self._lookups = 0
+        self._epochs: dict[str, int] = {}
+        """Of the peers that the last lookup saw alive."""
         self._beat_at = 0.0
         self._beaten: bytes | None = None
         """What our liveness key held after the last renewal."""
@@ -161,9 +163,11 @@ class KvIndex:
         if isinstance(live, Exception):
             self._failed(live)
             return None
-        found = judge(marks, entries, live_epochs(nodes, live))
-        for mark, node in found.stale:
-            self._queue.delete(hashes, (mark,), node)
+        alive = live_epochs(nodes, live)
+        self._epochs = dict(alive.values())
+        found = judge(marks, entries, alive)
+        for mark, node, epoch in found.stale:
+            self._queue.delete(hashes, (mark,), node, epoch)
         return found
 
     def held(self, hashes: Sequence[bytes], tier: Tier) -> None:
@@ -173,10 +177,14 @@ class KvIndex:
             self._count_dropped()
 
     def absent(self, hashes: Sequence[bytes], blocks: int, node: str) -> None:
-        """`node` turned out not to have the first `blocks` blocks of this chain, nor more of it."""
-        if self._client is not None and hashes:
+        """`node` turned out not to have the first `blocks` blocks of this chain, nor more of it.
+
+        Of no effect if the last lookup did not see it alive: then its entries count for nothing.
+        """
+        epoch = self.epoch if node == self._node else self._epochs.get(node)
+        if self._client is not None and hashes and epoch is not None:
             marks = [mark for mark in checkpoints(len(hashes)) if mark + 1 >= blocks]
-            self._queue.delete(hashes, marks[:READS_MAX], node)
+            self._queue.delete(hashes, marks[:READS_MAX], node, epoch)
             self._count_dropped()
 
     def forget_all(self) -> None:

@@ -21,6 +21,13 @@ READS_MAX = 512
 
 _LIVE = b"fl:kv:{live}:"
 _ENTRY = re.compile(rb"([0-9a-f]{1,16}):(device|host|disk)")
+_DELETE = """\
+local value = redis.call('HGET', KEYS[1], ARGV[1])
+if value and string.sub(value, 1, #ARGV[2]) == ARGV[2] then
+  return redis.call('HDEL', KEYS[1], ARGV[1])
+end
+return 0"""
+"""Only what its node wrote in that epoch: it may have written anew by now."""
 _EPOCH = re.compile(rb"[0-9a-f]{1,16}")
 
 
@@ -51,8 +58,8 @@ class Found:
 
     holders: tuple[Holder, ...]
     """Most blocks first, then the faster tier, then by name."""
-    stale: tuple[tuple[int, str], ...]
-    """(mark, node) of entries from epochs that are over."""
+    stale: tuple[tuple[int, str, int], ...]
+    """(mark, node, epoch) of entries from epochs that are over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,8 @@ class Write:
     node: str
     tier: Tier | None
     """Null: delete it."""
+    epoch: int = 0
+    """Of what is to be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +137,7 @@ def judge(
     Of a node that was found, what it says of fewer blocks is not looked at.
     """
     best: dict[str, Holder] = {}
-    stale: list[tuple[int, str]] = []
+    stale: list[tuple[int, str, int]] = []
     for mark, entry in zip(reversed(marks), reversed(entries), strict=True):
         for field, value in _pairs(entry):
             known = live.get(field) if isinstance(field, bytes) else None
@@ -142,7 +151,7 @@ def judge(
             if written == epoch:
                 best[node] = Holder(node, mark + 1, Tier(said[2].decode()))
             elif written < epoch:
-                stale.append((mark, node))
+                stale.append((mark, node, written))
     order = sorted(best.values(), key=lambda one: (-one.blocks, _RANK[one.tier], one.node))
     return Found(tuple(order), tuple(stale))
 
@@ -160,7 +169,7 @@ def write_commands(
     """What makes this write: one command that deletes, or three that set."""
     key = entry_key(namespace, write.first, write.block)
     if write.tier is None:
-        return [("HDEL", key, write.node)]
+        return [("EVAL", _DELETE, 1, key, write.node, b"%x:" % write.epoch)]
     value = entry_value(epoch, write.tier)
     return [("HSET", key, write.node, value), ("HLEN", key), ("EXPIRE", key, expiry_s)]
 

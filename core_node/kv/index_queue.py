@@ -47,12 +47,12 @@ class WriteQueue:
                 self._written.popitem(last=False)
             self._add(Write(hashes[0], block, self._node, tier))
 
-    def delete(self, hashes: Sequence[bytes], marks: Sequence[int], node: str) -> None:
-        """A node's fields at these checkpoints are wrong."""
+    def delete(self, hashes: Sequence[bytes], marks: Sequence[int], node: str, epoch: int) -> None:
+        """What a node said at these checkpoints, in that epoch, is wrong."""
         for mark in marks:
             if node == self._node:
                 self._written.pop(hashes[mark], None)
-            self._add(Write(hashes[0], hashes[mark], node, None))
+            self._add(Write(hashes[0], hashes[mark], node, None, epoch))
 
     def take(self, count: int) -> list[Write]:
         """The oldest writes, at most `count`; they no longer wait."""

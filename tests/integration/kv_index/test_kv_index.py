@@ -103,6 +103,20 @@ async def test_when_caches_are_emptied_what_was_written_before_is_nobodys(
     assert await found(two, CHAIN) == (Holder("one", 8, Tier.DEVICE),)
 
 
+async def test_a_late_deletion_spares_what_its_node_wrote_in_a_new_epoch(
+    server: Server, one: KvIndex, two: KvIndex
+) -> None:
+    one.held(CHAIN[:8], Tier.DEVICE)
+    await found(two, CHAIN)
+    async with talking(server.config) as say:
+        key = entry_key(NAMESPACE, CHAIN[0], CHAIN[7])
+        await say("HSET", key, "one", "8:device")
+        two.absent(CHAIN, 8, "one")
+        two.held(CHAIN[:8], Tier.DEVICE)  # written after the deletion
+        await until(lambda: say("HGET", key, "two"))
+        assert await say("HGET", key, "one") == b"8:device"
+
+
 async def test_a_holder_that_had_not_what_it_said_is_found_with_less(
     one: KvIndex, two: KvIndex
 ) -> None:
@@ -182,7 +196,13 @@ async def test_a_cluster_is_asked_as_one_server_is(tmp_path: Path) -> None:
         async with running(config, "one") as one, running(config, "two") as two:
             one.held(CHAIN[:24], Tier.HOST)
             assert await found(two, CHAIN[:12]) == (Holder("one", 8, Tier.HOST),)
+            await found(two, CHAIN)
             two.absent(CHAIN, 9, "one")
+
+            async def less() -> bool:
+                return [holder.blocks for holder in await two.lookup(CHAIN)] == [8]
+
+            await until(less)
             server.signal(signal.SIGKILL)
             for _ in range(50):
                 assert await two.lookup(CHAIN) == ()

@@ -79,7 +79,7 @@ def test_an_entry_of_an_older_epoch_is_stale_and_of_a_later_one_only_a_miss() ->
     entries = [[], entry(a=entry_value(4, Tier.HOST), b=entry_value(0x20, Tier.HOST)), []]
     found = judge(MARKS, entries, LIVE)
     assert found.holders == ()
-    assert found.stale == ((15, "a"),)
+    assert found.stale == ((15, "a", 4),)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_without_a_reply_for_each_nobody_lives(reply: Any) -> None:
     assert live_epochs(["a", "b"], reply) == {}
 
 
-SET, DELETE = Write(FIRST, BLOCK, "a", Tier.DISK), Write(FIRST, BLOCK, "b", None)
+SET, DELETE = Write(FIRST, BLOCK, "a", Tier.DISK), Write(FIRST, BLOCK, "b", None, 25)
 
 
 def test_a_write_sets_a_field_and_its_keys_expiry() -> None:
@@ -131,7 +131,11 @@ def test_a_write_sets_a_field_and_its_keys_expiry() -> None:
         ("HLEN", key),
         ("EXPIRE", key, 60),
     ]
-    assert write_commands(DELETE, "n", epoch=26, expiry_s=60) == [("HDEL", key, "b")]
+
+
+def test_a_deletion_names_the_epoch_that_it_means() -> None:
+    ((command, _, *words),) = write_commands(DELETE, "n", epoch=26, expiry_s=60)
+    assert (command, words) == ("EVAL", [1, entry_key("n", FIRST, BLOCK), "b", b"19:"])
 
 
 def test_writes_are_judged_by_their_own_replies() -> None:

@@ -96,16 +96,16 @@ def test_when_the_caches_are_emptied_nothing_waits_any_more(queue: WriteQueue) -
 
 def test_what_we_turned_out_not_to_have_may_be_written_again(queue: WriteQueue) -> None:
     queue.hold(CHAIN[:16], Tier.DEVICE, 0.0)
-    queue.delete(CHAIN, [15], "us")
+    queue.delete(CHAIN, [15], "us", 7)
     queue.hold(CHAIN[:16], Tier.DEVICE, 0.0)
     assert [write.tier for write in queue.take(9)] == [Tier.DEVICE, Tier.DEVICE, None, Tier.DEVICE]
 
 
 def test_a_deletion_of_anothers_field_changes_nothing_of_ours(queue: WriteQueue) -> None:
     queue.hold(CHAIN[:8], Tier.DEVICE, 0.0)
-    queue.delete(CHAIN, [7], "them")
+    queue.delete(CHAIN, [7], "them", 9)
     queue.hold(CHAIN[:8], Tier.DEVICE, 0.0)
-    assert [(write.node, write.tier) for write in queue.take(9)] == [
-        ("us", Tier.DEVICE),
-        ("them", None),
+    assert [(write.node, write.tier, write.epoch) for write in queue.take(9)] == [
+        ("us", Tier.DEVICE, 0),
+        ("them", None, 9),
     ]
