@@ -77,6 +77,21 @@ def up() -> int:
 
 
 @app.command()
+def doctor(
+    config: Config = None,
+    role: Annotated[
+        Literal["edge", "core", "lb"] | None, typer.Option(help="Whose settings to look at.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
+) -> int:
+    """Look at this machine and a node's settings; say what is wrong and what to do."""
+    from firstlight.infra.doctor import run_doctor
+    from firstlight.shared.types import Role
+
+    return run_doctor(config, Role(role) if role else None, as_json=as_json)
+
+
+@app.command()
 def edge(
     config: Config = None, print_config: PrintConfig = False, with_parent: WithParent = False
 ) -> int:

@@ -152,6 +152,14 @@ def ensure_ca(directory: Path) -> CertAuthority:
     return authority
 
 
+def made_files(directory: Path, role: Role, node: str) -> NodeFiles:
+    """Where the development authority of `directory` keeps what it makes for a node.
+
+    Whether it has made anything is for the caller to see; nothing is made here.
+    """
+    return _files_of(f"{role}-{node}", directory, directory / "ca" / "cert.pem")
+
+
 def front_files(
     config: FrontConfig,
     tls: TlsConfig,
@@ -190,6 +198,10 @@ def issue(
     return _issue(ca, f"{role}-{node}", node, _peer_names(role, node, hosts), directory)
 
 
+def _files_of(stem: str, directory: Path, ca: Path) -> NodeFiles:
+    return NodeFiles(directory / f"{stem}.pem", directory / f"{stem}.key", ca)
+
+
 def _issue(
     ca: CertAuthority,
     stem: str,
@@ -198,7 +210,7 @@ def _issue(
     directory: Path,
 ) -> NodeFiles:
     """The key is made once, and only the certificate is replaced, so that they always match."""
-    files = NodeFiles(directory / f"{stem}.pem", directory / f"{stem}.key", ca.cert)
+    files = _files_of(stem, directory, ca.cert)
     names = x509.SubjectAlternativeName(alternative)
     ca_cert, ca_key = _load_pair(ca.cert, ca.key)
     try:

@@ -28,10 +28,10 @@ def test_version_is_printed(capsys: Capture) -> None:
 def test_without_arguments_the_commands_are_listed(capsys: Capture) -> None:
     assert cli.run([]) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in ("demo", "up", "edge", "core", "lb", "chat"))
+    assert all(name in shown for name in ("demo", "up", "doctor", "edge", "core", "lb", "chat"))
 
 
-@pytest.mark.parametrize("command", ["demo", "up", "edge", "core", "lb", "chat"])
+@pytest.mark.parametrize("command", ["demo", "up", "doctor", "edge", "core", "lb", "chat"])
 def test_every_command_has_help(command: str, capsys: Capture) -> None:
     assert cli.run([command, "--help"]) == 0
     assert "Usage: firstlight " + command in capsys.readouterr().out
@@ -145,7 +145,9 @@ def test_a_port_in_use_is_one_line_that_names_it(tmp_path: Path) -> None:
     assert "in use" in line
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["chat", "hi"], ["lb", "--print-config"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["chat", "hi"], ["lb", "--print-config"], ["doctor"]]
+)
 def test_light_commands_never_load_torch(arguments: list[str], tmp_path: Path) -> None:
     program = (
         "import sys; from firstlight.infra import cli; "
