@@ -77,6 +77,16 @@ def up() -> int:
 
 
 @app.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
+) -> int:
+    """Show the nodes of the local mesh, their load and round trips, once."""
+    from firstlight.infra.live import run_status
+
+    return run_status(as_json=as_json)
+
+
+@app.command()
 def doctor(
     config: Config = None,
     role: Annotated[

@@ -26,10 +26,11 @@ import httpx
 from firstlight.infra.children import Child, start_child
 from firstlight.infra.mesh_config import MeshPlan, ca_file, plan_mesh, write_configs
 from firstlight.infra.ports import free_ports
-from firstlight.infra.running import RunningMesh
+from firstlight.infra.running import CoreAddress, RunningMesh
 from firstlight.infra.valkey import start_valkey, wait_answering
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import ConfigError, PeerError
+from firstlight.shared.types import Role
 
 READY_TIMEOUT_S = 180.0
 STOP_GRACE_S = 8.0
@@ -70,8 +71,26 @@ class Mesh:
     def running(self) -> RunningMesh:
         """How clients find this mesh."""
         return RunningMesh(
-            os.getpid(), self.plan.lb_url, self.plan.edges, str(self.ca_file), self._model
+            os.getpid(),
+            self.plan.lb_url,
+            self.plan.edges,
+            str(self.ca_file),
+            self._model,
+            self._core_addresses(),
         )
+
+    def _core_addresses(self) -> tuple[CoreAddress, ...]:
+        """Where the cores said, in their ready lines, that they answer their operator."""
+        cores = [node for node in self.plan.nodes if node.role is Role.CORE]
+        lines = {name: child.ready or {} for name, child in self.children.items()}
+        return tuple(
+            CoreAddress(core.name, core.region, str(lines.get(core.name, {}).get("admin", "")))
+            for core in cores
+        )
+
+    def ended(self) -> frozenset[str]:
+        """Nodes that have ended by themselves."""
+        return frozenset(name for name, child in self.children.items() if not child.alive)
 
     def start_node(self, name: str) -> Child:
         """Start one node of the plan, or start it again after it has ended."""

@@ -24,6 +24,16 @@ class EdgeAddress:
 
 
 @dataclass(frozen=True, slots=True)
+class CoreAddress:
+    """Where one core answers its operator."""
+
+    node: str
+    region: str
+    admin: str
+    """host:port on loopback; empty if it has no such listener."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunningMesh:
     """What a client has to know of a local mesh."""
 
@@ -34,6 +44,8 @@ class RunningMesh:
     ca_file: str
     model: str
     """Name of the model that its cores serve."""
+    cores: tuple[CoreAddress, ...] = ()
+    """Empty in a file that an older version wrote."""
 
     def write(self, directory: Path) -> None:
         """Put this into `directory`, at once and whole."""
@@ -57,7 +69,8 @@ def read_running(directory: Path) -> RunningMesh:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         edges = tuple(EdgeAddress(**edge) for edge in fields.pop("edges"))
-        mesh = RunningMesh(**fields, edges=edges)
+        cores = tuple(CoreAddress(**core) for core in fields.pop("cores", ()))
+        mesh = RunningMesh(**fields, edges=edges, cores=cores)
     except FileNotFoundError as e:
         raise ConfigError("no mesh runs here: start one with `firstlight up`, or give --url") from e
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:

@@ -1,5 +1,6 @@
 """`firstlight up`: a mesh that stays until Ctrl-C, with lines to paste that ask it."""
 
+import asyncio
 import shutil
 import sys
 import threading
@@ -7,6 +8,7 @@ import threading
 from rich.console import Console
 
 from firstlight.infra.demo import start_with_progress
+from firstlight.infra.live import watch
 from firstlight.infra.mesh import Mesh
 from firstlight.infra.running import RunningMesh
 from firstlight.shared.config import state_dir
@@ -45,7 +47,7 @@ def run_up() -> int:
     mesh = start_with_progress(console, state_dir())
     try:
         console.print(usage(mesh.running), markup=False)
-        console.print("\nCtrl-C ends it.", style="bold")
+        console.print("\nCtrl-C ends it.\n", style="bold")
         _watch(mesh)
     except KeyboardInterrupt:
         pass
@@ -56,6 +58,11 @@ def run_up() -> int:
 
 
 def _watch(mesh: Mesh) -> None:
+    """Until a node dies. On a terminal it is looked at meanwhile; a file or a pipe stays short."""
+    screen = Console(highlight=False)
+    if screen.is_terminal and not screen.is_dumb_terminal:
+        asyncio.run(watch(screen, lambda: mesh.running, mesh.ended))
+        mesh.check_alive()
     never = threading.Event()
     while not never.wait(_CHECK_S):
         mesh.check_alive()

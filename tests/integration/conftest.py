@@ -38,4 +38,5 @@ def mesh(session_mesh: Mesh) -> Mesh:
     if dead:
         session_mesh.wait_ready(dead)
         session_mesh.wait_linked()
+        session_mesh.running.write(session_mesh.state)
     return session_mesh

@@ -28,10 +28,14 @@ def test_version_is_printed(capsys: Capture) -> None:
 def test_without_arguments_the_commands_are_listed(capsys: Capture) -> None:
     assert cli.run([]) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in ("demo", "up", "doctor", "edge", "core", "lb", "chat"))
+    assert all(
+        name in shown for name in ("demo", "up", "status", "doctor", "edge", "core", "lb", "chat")
+    )
 
 
-@pytest.mark.parametrize("command", ["demo", "up", "doctor", "edge", "core", "lb", "chat"])
+@pytest.mark.parametrize(
+    "command", ["demo", "up", "status", "doctor", "edge", "core", "lb", "chat"]
+)
 def test_every_command_has_help(command: str, capsys: Capture) -> None:
     assert cli.run([command, "--help"]) == 0
     assert "Usage: firstlight " + command in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """The file through which `chat` finds the local mesh."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from firstlight.infra.running import EdgeAddress, RunningMesh, pid_alive, read_running
+from firstlight.infra.running import CoreAddress, EdgeAddress, RunningMesh, pid_alive, read_running
 from firstlight.shared.errors import ConfigError
 
 MESH = RunningMesh(
@@ -17,6 +18,7 @@ MESH = RunningMesh(
     edges=(EdgeAddress("edge-eu", "eu", "https://127.0.0.1:2"),),
     ca_file="/ca.pem",
     model="m",
+    cores=(CoreAddress("core-eu", "eu", "127.0.0.1:3"),),
 )
 
 
@@ -32,6 +34,15 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mesh.json"]
 
 
+def test_a_file_of_an_older_version_has_no_cores(tmp_path: Path) -> None:
+    MESH.write(tmp_path)
+    path = tmp_path / "mesh.json"
+    fields = json.loads(path.read_text())
+    del fields["cores"]
+    path.write_text(json.dumps(fields))
+    assert read_running(tmp_path) == replace(MESH, cores=())
+
+
 def test_no_file_says_how_to_start_a_mesh(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="firstlight up"):
         read_running(tmp_path)
@@ -43,7 +54,9 @@ def test_a_file_whose_launcher_has_ended_is_not_believed(tmp_path: Path) -> None
         read_running(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"edges": 1}', '{"edges": [{}]}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"edges": 1}', '{"edges": [{}]}', '{"edges": [], "cores": [1]}']
+)
 def test_a_broken_file_is_one_clear_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "mesh.json").write_text(text)
     with pytest.raises(ConfigError, match=r"mesh\.json cannot be read"):
