@@ -8,6 +8,7 @@ import json
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,7 @@ Look = Callable[[], list[Finding]]
 CHECKS = (
     Check("packages", packages.look),
     Check("torch", engine.look_torch, engine.TORCH_S),
-    Check("model", engine.look_model),
+    Check("model", engine.look_model, engine.MODEL_S),
     Check("ports", ports.look),
     Check("open files", machine.look_files),
     Check("udp buffers", machine.look_udp),
@@ -57,7 +58,8 @@ def run_doctor(config: Path | None, role: Role | None, *, as_json: bool) -> int:
     if config is not None and role is None:
         raise ConfigError("--config is given without --role: whose settings are they?")
     subject, findings = subject_of(config, role)
-    findings += examine(subject, checks_for(subject))
+    with _patience():
+        findings += examine(subject, checks_for(subject))
     if as_json:
         print(json.dumps(summary(findings), ensure_ascii=False), flush=True)
     else:
@@ -65,6 +67,12 @@ def run_doctor(config: Path | None, role: Role | None, *, as_json: bool) -> int:
         console.print(table(findings))
         console.print(verdict(findings), style="bold")
     return 1 if any(finding.level is Level.BAD for finding in findings) else 0
+
+
+def _patience() -> AbstractContextManager[object]:
+    """Something moves on a terminal while torch loads; standard output stays as it is."""
+    console = Console(stderr=True)
+    return console.status("looking, a few seconds") if console.is_terminal else nullcontext()
 
 
 def subject_of(config: Path | None, role: Role | None) -> tuple[Subject, list[Finding]]:

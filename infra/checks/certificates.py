@@ -12,7 +12,7 @@ from pathlib import Path
 from cryptography import x509
 
 from firstlight.core_node.config import CoreSettings
-from firstlight.infra.checks.finding import Finding, bad, ok, warn
+from firstlight.infra.checks.finding import Finding, Level, bad, ok, warn
 from firstlight.infra.checks.subject import NodeSettings, Subject
 from firstlight.shared.clock import unix_s
 from firstlight.shared.errors import ConfigError
@@ -75,7 +75,7 @@ def judge_given(
     if tls.directory is not None:
         yield bad(name, "tls.directory and tls.cert_file are both set", "remove one of them")
     late = _late(name, files.cert, now, f"{renew}, from {files.ca}")
-    if late is None or late.level == "warn":
+    if late is None or late.level is Level.WARN:
         try:
             check_files(files, role, node)
         except ConfigError as error:

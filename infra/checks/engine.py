@@ -20,7 +20,9 @@ from firstlight.shared.errors import ConfigError
 from firstlight.shared.model_files import default_model_path, read_gguf, read_json, read_safetensors
 from firstlight.shared.types import Role
 
-TORCH_S = 20.0
+TORCH_S = 60.0
+"""A few seconds as a rule; but of all checks this is the one that must not be given up early."""
+MODEL_S = 10.0
 TORCH_CPU = 'pip install "torch>=2.13,<2.14", from the CPU index that pytorch.org names'
 _PROBE = """
 import json, torch
@@ -47,7 +49,13 @@ def look_torch(subject: Subject) -> list[Finding]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return [unseen("torch", f"it did not load in {TORCH_S - 1:.0f} s", "try again")]
+        return [
+            unseen(
+                "torch",
+                f"it did not load in {TORCH_S - 1:.0f} s",
+                "end what keeps this machine busy",
+            )
+        ]
     try:
         facts = json.loads(done.stdout.decode("utf-8", "replace").splitlines()[-1])
     except (ValueError, IndexError):

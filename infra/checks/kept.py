@@ -60,7 +60,8 @@ async def _look_at(setting: str, config: RedisConfig) -> list[Finding]:
                 *await _judge_told(setting, client),
             ]
     except FAILURES as error:
-        return [judge_failure(setting, where, error)]
+        tls = str(config.url).startswith("rediss:")
+        return [judge_failure(setting, where, error, tls=tls)]
     finally:
         await client.aclose()
 
@@ -90,7 +91,7 @@ def _one_node(info: Mapping[str, Any]) -> Mapping[str, Any]:
     return first if isinstance(first, Mapping) and "redis_version" in first else info
 
 
-def judge_failure(setting: str, where: str, error: BaseException) -> Finding:
+def judge_failure(setting: str, where: str, error: BaseException, *, tls: bool) -> Finding:
     """A server that did not answer PING. Redis' own words, which hold no secret, or none at all."""
     if isinstance(error, AuthenticationError) or "NOAUTH" in str(error):
         do = "set the right user in url and the password in password_file"
@@ -100,8 +101,8 @@ def judge_failure(setting: str, where: str, error: BaseException) -> Finding:
     if isinstance(error, ResponseError):
         return bad(setting, f"{where}: {error}", "look at the server's log and its ACL")
     seen = f"{where}: cannot be reached: {error or type(error).__name__}"
-    if "SSL" in str(error) or "certificate" in str(error):
-        return bad(setting, seen, "use rediss:// only for TLS, with the server's CA in ca")
+    if tls:
+        return bad(setting, seen, "start it with TLS, name its CA in ca, or use redis://")
     return bad(setting, seen, "start it, or correct the URL; the node runs on without it")
 
 

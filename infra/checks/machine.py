@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from firstlight.infra.checks.finding import Finding, bad, ok, unseen, warn
-from firstlight.infra.checks.subject import NodeSettings, Subject, sections
+from firstlight.infra.checks.subject import Subject, sections
+from firstlight.shared.config import Settings
 from firstlight.shared.types import Role
 
 MIB = 1 << 20
@@ -17,6 +18,7 @@ UDP_BYTES_ENOUGH = 4 * MIB
 CORE_MIB, OTHER_MIB = 1536, 256
 """Memory of a core with the packaged model, and of an edge or a load balancer."""
 DISK_MIN_MIB, DISK_ENOUGH_MIB = 64, 1024
+"""With less than the first nothing runs for long; the second is wanted where no limit is set."""
 DIRECTORY_NAMES = ("directory", "dir", "folder")
 
 
@@ -105,38 +107,50 @@ def _available(meminfo: Path) -> int | None:
 
 def look_disks(subject: Subject) -> list[Finding]:
     """The state directory, and every directory that the settings name for data."""
-    named = {"state directory": subject.state}
+    found = [_disk("state directory", subject.state, DISK_ENOUGH_MIB)]
     for role, settings in subject.nodes:
-        named.update((f"{role} {key}", path) for key, path in _directories(settings))
-    return [_disk(name, path) for name, path in named.items()]
+        for key, path, wanted in directories(settings):
+            found.append(_disk(f"{role} {key}", path, wanted))
+    return found
 
 
-def _directories(settings: NodeSettings) -> Iterator[tuple[str, Path]]:
-    for key, value in sections(settings):
-        if isinstance(value, Path) and key.rpartition(".")[2] in DIRECTORY_NAMES:
-            yield key, value
+def directories(settings: Settings) -> Iterator[tuple[str, Path, int]]:
+    """Setting, directory, and the MiB that may come to lie there: its `bytes_max`, if any."""
+    values = dict(sections(settings))
+    for key, path in values.items():
+        section, _, last = key.rpartition(".")
+        if isinstance(path, Path) and last in DIRECTORY_NAMES:
+            limit = values.get(f"{section}.bytes_max")
+            yield key, path, limit // MIB if isinstance(limit, int) else DISK_ENOUGH_MIB
 
 
-def _disk(name: str, path: Path) -> Finding:
+def _disk(name: str, path: Path, wanted_mib: int) -> Finding:
     try:
         there = next(p for p in (path, *path.absolute().parents) if p.exists())
         if not there.is_dir():
             return bad(name, f"{there} is not a directory", "name another directory")
-        free_mib = shutil.disk_usage(there).free // MIB
-        return judge_disk(name, path, free_mib, writable=os.access(there, os.W_OK | os.X_OK))
+        room = shutil.disk_usage(there).free // MIB + (_held_mib(path) if there == path else 0)
+        writable = os.access(there, os.W_OK | os.X_OK)
+        return judge_disk(name, path, room, wanted_mib, writable=writable)
     except OSError as error:
         return bad(name, f"{path}: {error.strerror}", "name another directory")
 
 
-def judge_disk(name: str, path: Path, free_mib: int, *, writable: bool) -> Finding:
+def _held_mib(path: Path) -> int:
+    """What lies there already, which is part of what may come to lie there."""
+    with os.scandir(path) as entries:
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in entries) // MIB
+
+
+def judge_disk(name: str, path: Path, room_mib: int, wanted_mib: int, *, writable: bool) -> Finding:
     """Whether a directory, or the one that it will be made in, can be written and has room."""
-    seen = f"{path}: {free_mib} MiB free"
+    seen = f"{path}: {room_mib} MiB"
     if not writable:
         return bad(name, f"{path} cannot be written", "change its owner, or name another")
-    if free_mib < DISK_MIN_MIB:
-        return bad(name, f"{seen}, expected {DISK_MIN_MIB}", "free some, or name another disk")
-    if free_mib < DISK_ENOUGH_MIB:
-        return warn(name, f"{seen}, expected {DISK_ENOUGH_MIB}", "free some, or name another disk")
+    if room_mib < DISK_MIN_MIB:
+        return bad(name, f"{seen}, expected {wanted_mib}", "free some, or name another disk")
+    if room_mib < wanted_mib:
+        return warn(name, f"{seen}, expected {wanted_mib}", "free some, or name another disk")
     return ok(name, seen)
 
 

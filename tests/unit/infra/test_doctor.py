@@ -50,7 +50,7 @@ def test_a_healthy_node_is_one_object_with_exit_code_0(tmp_path: Path) -> None:
     assert told["ok"] is True
     assert told["counts"]["bad"] == 0
     names = {one["name"] for one in told["findings"]}
-    assert {"python", "packages", "port lb http.listen", "wall clock"} <= names
+    assert {"packages", "port lb http.listen", "open files", "state directory"} <= names
     assert not (tmp_path / "state").exists()
 
 

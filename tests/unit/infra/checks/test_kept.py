@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from edge_tls import TlsFiles
 from redis.exceptions import AuthenticationError, ConnectionError, ResponseError
 
 from firstlight.infra.checks import kept
 from firstlight.infra.checks.finding import Finding, Level
 from firstlight.shared.redis_client import RedisConfig
+from firstlight.shared.tls import ensure_ca
 
 SECRET = "correct-horse"
 INFO = {"redis_version": "7.2.4", "maxmemory": 64 << 20, "maxmemory_policy": "allkeys-lru"}
@@ -100,6 +102,24 @@ def test_an_old_server_is_warned_of_with_what_still_works(start_redis: Any) -> N
     assert "expiry work" in found.seen
 
 
+def test_a_server_with_tls_is_checked_by_the_ca_of_the_setting(
+    start_redis: Any, tls: TlsFiles, tmp_path: Path
+) -> None:
+    port = start_redis({"redis_version": "7.2.4"}, tls)
+    found = looked(f"rediss://localhost:{port}", ca=tls.ca)
+    assert found["index tls"].level is Level.OK
+    other = looked(f"rediss://localhost:{port}", ca=ensure_ca(tmp_path).cert)["index"]
+    assert other.level is Level.BAD
+    assert "name its CA in ca" in other.do
+
+
+def test_a_server_without_tls_that_is_asked_with_tls_says_so(start_valkey: Any) -> None:
+    port = start_valkey()
+    found = looked(f"rediss://localhost:{port}")["index"]
+    assert found.level is Level.BAD
+    assert "start it with TLS" in found.do or "open the way" in found.do
+
+
 @pytest.mark.parametrize(
     ("changes", "level", "said"),
     [
@@ -145,14 +165,18 @@ def test_the_way_to_another_machine_should_be_encrypted(url: str, levels: list[L
         (AuthenticationError("no"), "password_file"),
         (TimeoutError(), "open the way"),
         (ResponseError("LOADING it reads its file"), "log"),
-        (ConnectionError("[SSL: WRONG_VERSION_NUMBER]"), "rediss://"),
         (ConnectionError("Error 111"), "correct the URL"),
     ],
 )
 def test_every_failure_says_what_to_do(error: Exception, said: str) -> None:
-    found = kept.judge_failure("index", "h:1", error)
+    found = kept.judge_failure("index", "h:1", error, tls=False)
     assert found.level is Level.BAD
     assert said in found.do
+
+
+def test_a_connection_that_fails_with_tls_says_what_tls_needs() -> None:
+    found = kept.judge_failure("index", "h:1", ConnectionError("SSL"), tls=True)
+    assert found.do == "start it with TLS, name its CA in ca, or use redis://"
 
 
 def test_a_slow_server_is_warned_of() -> None:

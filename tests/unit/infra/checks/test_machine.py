@@ -1,12 +1,14 @@
 """Limits of the machine, judged from values and from files that stand in for /proc."""
 
 import resource
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from firstlight.core_node.config import CoreSettings
 from firstlight.edge_node.config import EdgeSettings
+from firstlight.global_lb.config import LbSettings
 from firstlight.infra.checks import machine
 from firstlight.infra.checks.finding import Level
 from firstlight.infra.checks.subject import Subject
@@ -85,7 +87,7 @@ def test_memory_is_what_the_kernel_or_the_container_leaves(tmp_path: Path) -> No
     ],
 )
 def test_a_disk_is_judged_by_room_and_right(free_mib: int, writable: bool, level: Level) -> None:
-    found = machine.judge_disk("state", Path("/x"), free_mib, writable=writable)
+    found = machine.judge_disk("state", Path("/x"), free_mib, 1024, writable=writable)
     assert found.level is level
 
 
@@ -97,6 +99,23 @@ def test_every_directory_of_the_settings_is_looked_at(tmp_path: Path) -> None:
         "state directory": Level.OK,
         "edge tls.directory": Level.BAD,
     }
+
+
+def test_a_directory_with_a_limit_wants_room_for_it() -> None:
+    @dataclass(frozen=True)
+    class Disk:
+        directory: Path | None = Path("/kv")
+        bytes_max: int = 3 << 30
+
+    class WithDisk(LbSettings):
+        disk: Disk = Disk()
+
+    assert list(machine.directories(WithDisk())) == [("disk.directory", Path("/kv"), 3072)]
+
+
+def test_what_lies_in_a_directory_already_counts_as_room(tmp_path: Path) -> None:
+    (tmp_path / "block").write_bytes(bytes(3 << 20))
+    assert machine._held_mib(tmp_path) == 3
 
 
 def test_the_limits_of_this_machine_can_be_read(tmp_path: Path) -> None:
