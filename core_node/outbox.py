@@ -15,6 +15,9 @@ FRAME_BYTES_MAX = 1 << 20
 FAILED_MAX = 4096
 """Failures and statistics that may wait; an edge that causes more without reading is lost."""
 
+ENDINGS_MAX = 256
+"""Of each kind in one frame; with its marks an ending can be of some 8 KiB."""
+
 
 @dataclass(slots=True)
 class Frame:
@@ -117,8 +120,8 @@ class Outbox:
             frame.commits.append(waiting.commit())
         self.waiting_bytes -= size_bytes
         if not self._commits:
-            frame.done, self._done = self._done, []
-            frame.failed, self._failed = self._failed, []
+            frame.done, self._done = self._done[:ENDINGS_MAX], self._done[ENDINGS_MAX:]
+            frame.failed, self._failed = self._failed[:ENDINGS_MAX], self._failed[ENDINGS_MAX:]
         return frame
 
 

@@ -33,7 +33,7 @@ from firstlight.shared.proto.convert import (
     to_node,
 )
 from firstlight.shared.stream import CHAIN_BYTES, CREDIT_TOKENS
-from firstlight.shared.types import Done, Failed, Load, NodeInfo, Role
+from firstlight.shared.types import Done, Failed, Load, Mark, NodeInfo, Role
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class LinkServer:
                 touched.add(to.link)
         for failure in batch.failures:
             if (to := self._assignments.of(failure.handle)) is not None:
-                self._fail(to, failure.error)
+                self._fail(to, failure.error, failure.marks)
                 touched.add(to.link)
         for number in touched:
             self._wake(self._links[number])
@@ -131,8 +131,9 @@ class LinkServer:
         """Fail everything that runs or waits, and refuse what still comes."""
         self._open_error = error
         for assignment in self._assignments.all():
+            marks = self._backend.marks(assignment.handle)
             self._backend.cancel(assignment.handle)
-            self._fail(assignment, error)
+            self._fail(assignment, error, marks)
         for link in self._links.values():
             self._wake(link)
 
@@ -288,10 +289,12 @@ class LinkServer:
         outbox.done(replace(done, request=assignment.request, epoch=assignment.epoch))
         self._changed.set()
 
-    def _fail(self, assignment: Assignment, error: FirstlightError) -> None:
+    def _fail(
+        self, assignment: Assignment, error: FirstlightError, marks: tuple[Mark, ...]
+    ) -> None:
         self._meter.refused(error)
         link = self._links[assignment.link]
-        link.outbox.fail(_failed(assignment.request, assignment.epoch, error))
+        link.outbox.fail(_failed(assignment.request, assignment.epoch, error, marks))
         self._end(assignment)
 
     def _drop(self, assignment: Assignment) -> None:
@@ -390,7 +393,9 @@ def _why(link: _Link, read: asyncio.Task[None], write: asyncio.Task[None]) -> En
     return "bug", (grpc.StatusCode.INTERNAL, f"the core failed on a frame: {type(error).__name__}")
 
 
-def _failed(request: str, epoch: int, error: FirstlightError) -> Failed:
+def _failed(
+    request: str, epoch: int, error: FirstlightError, marks: tuple[Mark, ...] = ()
+) -> Failed:
     return Failed(
         request=request,
         epoch=epoch,
@@ -398,4 +403,5 @@ def _failed(request: str, epoch: int, error: FirstlightError) -> Failed:
         message=error.message,
         retry_elsewhere=error.retry_elsewhere,
         retry_after_s=error.retry_after_s,
+        marks=marks,
     )

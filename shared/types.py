@@ -135,6 +135,21 @@ class Commit:
     """Time from the first step until the first id leaves the backend, as above."""
 
 
+MARKS_MAX = 32
+MARK_WHAT_CHARS_MAX = 40
+MARK_DETAIL_CHARS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened to an assignment on its core. For people: nothing decides by it."""
+
+    what: str
+    ms: float
+    """Since the assignment's `Open` arrived, on that core's clock."""
+    detail: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """The core's statistics of a request. Losing it loses nothing."""
@@ -142,6 +157,7 @@ class Done:
     request: str
     epoch: int
     hints: tuple[tuple[str, HintCount], ...] = ()
+    marks: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +170,7 @@ class Failed:
     message: str
     retry_elsewhere: bool
     retry_after_s: float | None = None
+    marks: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

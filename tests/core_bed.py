@@ -23,6 +23,7 @@ from firstlight.shared.types import (
     Commit,
     Hint,
     Load,
+    Mark,
     NodeInfo,
     Request,
     Role,
@@ -68,6 +69,9 @@ class ByHand:
     def cancel(self, handle: str) -> bool:
         self.cancelled.append(handle)
         return not self.at_once
+
+    def marks(self, handle: str) -> tuple[Mark, ...]:
+        return (Mark("queued", 0.0, handle),)
 
     def flush_cache(self) -> None: ...
 

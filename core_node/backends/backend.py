@@ -13,7 +13,7 @@ from typing import Protocol
 from firstlight.core_node.admission import Offer
 from firstlight.shared.engine.plan import Prefix
 from firstlight.shared.errors import FirstlightError
-from firstlight.shared.types import Commit, Done, Hint, Load, Request
+from firstlight.shared.types import Commit, Done, Hint, Load, Mark, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class Failure:
 
     handle: str
     error: FirstlightError
+    marks: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,10 @@ class Backend(Protocol):
 
         Returns whether a `Done` with its statistics will still be delivered.
         """
+        ...
+
+    def marks(self, handle: str) -> tuple[Mark, ...]:
+        """What happened to an assignment so far; nothing of one that has ended."""
         ...
 
     def flush_cache(self) -> None:

@@ -18,13 +18,14 @@ from firstlight.core_node.admission import Offer
 from firstlight.core_node.backends.backend import Batch, Blocks, Broken, Deliver, Failure
 from firstlight.core_node.backends.saver import LowerTier, Saver
 from firstlight.core_node.mailbox import Mailbox
+from firstlight.core_node.timeline import Timelines
 from firstlight.shared.clock import monotonic_s, sleep_s
 from firstlight.shared.drafting.ngram import NgramDrafter
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.kv.manager import BlockCounts
-from firstlight.shared.engine.plan import Buffer, Outcome, StepResult
+from firstlight.shared.engine.plan import Buffer, Outcome, StepResult, Turn, TurnEvent
 from firstlight.shared.errors import CapacityError, FirstlightError
-from firstlight.shared.types import Commit, Done, Hint, HintCount, Load, Request
+from firstlight.shared.types import Commit, Done, Hint, HintCount, Load, Mark, Request
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +107,7 @@ class NativeBackend:
         self._ngram = ngram
         self._saver = None if below is None else Saver(engine, below)
         self._mailbox = Mailbox(offer.vocab)
+        self._timelines = Timelines()
         self._drafters: dict[str, NgramDrafter] = {}
         self._epochs: dict[str, int] = {}
         self._changed = threading.Condition()
@@ -139,7 +141,10 @@ class NativeBackend:
                     f"{waiting} requests wait for the next step, the most that may",
                     retry_after_s=1.0,
                 )
-            self._inbox.opens[request.id] = _Open(request, epoch, committed, credit, monotonic_s())
+            item = _Open(request, epoch, committed, credit, monotonic_s())
+            self._timelines.begin(request.id, item.arrived_s)
+            self._timelines.note(request.id, "queued", item.arrived_s, f"{item.tokens} tokens")
+            self._inbox.opens[request.id] = item
             self._changed.notify()
 
     def hint(self, hint: Hint) -> None:
@@ -159,10 +164,19 @@ class NativeBackend:
         with self._changed:
             self._inbox.credits.pop(handle, None)
             if self._inbox.opens.pop(handle, None) is not None:
+                self._timelines.end(handle)
                 return False
             self._inbox.cancels.add(handle)
             self._changed.notify()
             return True
+
+    def note(self, handle: str, what: str, detail: str = "") -> None:
+        """Mark that something happened to an assignment now. From any thread, never for a token."""
+        self._timelines.note(handle, what, monotonic_s(), detail)
+
+    def marks(self, handle: str) -> tuple[Mark, ...]:
+        """What happened to an assignment so far."""
+        return self._timelines.marks(handle)
 
     def flush_cache(self) -> None:
         """Forget cached prefixes before the next step."""
@@ -241,8 +255,9 @@ class NativeBackend:
                 if before:
                     loop.call_soon_threadsafe(deliver, before)
                 self._offer_hints()
-                result = self._step()
-                batch = self._digest(result, done, failures)
+                began_s = monotonic_s()
+                result = self._step(began_s)
+                batch = self._digest(result, done, failures, began_s)
                 self._look()
                 if batch:
                     loop.call_soon_threadsafe(deliver, batch)
@@ -284,7 +299,7 @@ class NativeBackend:
         for handle in inbox.cancels:
             epoch = self._epochs.get(handle, 0)
             self._engine.cancel(handle)
-            done.append(Done(handle, epoch, self._forget(handle)))
+            done.append(self._done(handle, epoch, "cancelled"))
         return done
 
     def _open(self, inbox: _Inbox) -> list[Failure]:
@@ -299,7 +314,7 @@ class NativeBackend:
                     now=item.arrived_s,
                 )
             except FirstlightError as error:
-                failures.append(Failure(handle, error))
+                failures.append(self._failure(handle, error))
                 continue
             self._epochs[handle] = item.epoch
             self._mailbox.open(handle, item.request.prompt, item.committed)
@@ -349,23 +364,29 @@ class NativeBackend:
             if found.ids and found.start == position:
                 self._engine.candidate(handle, found.start, found.ids, found.sources)
 
-    def _step(self) -> StepResult:
+    def _step(self, now: float) -> StepResult:
         if not self._engine.has_work:
             return StepResult()
-        result = self._engine.step(monotonic_s())
+        result = self._engine.step(now)
         self._turns += 1
         return result
 
-    def _digest(self, result: StepResult, done: list[Done], failures: list[Failure]) -> Batch:
+    def _digest(
+        self, result: StepResult, done: list[Done], failures: list[Failure], began_s: float
+    ) -> Batch:
+        for event in result.turns:
+            self._timelines.note(event.request, event.turn, began_s, _detail(event))
         commits = []
         for outcome in result.outcomes:
             if outcome.ids:
                 commits.append(self._commit(outcome))
             if outcome.finish is not None:
-                done.append(Done(outcome.request, outcome.epoch, self._forget(outcome.request)))
+                done.append(
+                    self._done(outcome.request, outcome.epoch, "finished", str(outcome.finish))
+                )
         for handle, _, error in result.failures:
             self._forget(handle)
-            failures.append(Failure(handle, error))
+            failures.append(self._failure(handle, error))
         if self._saver is not None:
             for chain in result.held:
                 self._saver.held(chain)
@@ -385,6 +406,8 @@ class NativeBackend:
         drafter = self._drafters.get(handle)
         if drafter is not None:
             drafter.append(outcome.ids)
+        if outcome.started_s is not None:
+            self.note(handle, "first id")
         return Commit(
             request=handle,
             epoch=outcome.epoch,
@@ -398,6 +421,14 @@ class NativeBackend:
             if outcome.started_s is None
             else (monotonic_s() - outcome.started_s) * 1000,
         )
+
+    def _done(self, handle: str, epoch: int, how: str, detail: str = "") -> Done:
+        self.note(handle, how, detail)
+        return Done(handle, epoch, self._forget(handle), self._timelines.end(handle))
+
+    def _failure(self, handle: str, error: FirstlightError) -> Failure:
+        self.note(handle, "failed", error.message)
+        return Failure(handle, error, self._timelines.end(handle))
 
     def _forget(self, handle: str) -> tuple[tuple[str, HintCount], ...]:
         self._epochs.pop(handle, None)
@@ -420,3 +451,11 @@ def _blocks(counts: BlockCounts) -> Blocks:
 def _settle(found: Future[list[bytes | None]], blocks: list[bytes | None]) -> None:
     if not found.done():  # whoever asked may be gone
         found.set_result(blocks)
+
+
+def _detail(event: TurnEvent) -> str:
+    if event.turn is Turn.ADMITTED:
+        return f"{event.tokens} of {event.known} tokens cached"
+    if event.turn is Turn.PREEMPTED:
+        return f"{event.tokens} tokens to compute again"
+    return f"at position {event.known}" if event.turn is Turn.STALLED else ""

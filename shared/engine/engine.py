@@ -179,6 +179,7 @@ class Engine:
         return StepResult(
             outcomes=tuple(outcomes),
             failures=tuple(failures),
+            turns=self._scheduler.turns(),
             met=tuple(self._scheduler.met),
             held=tuple(held),
             rows=plan.rows,

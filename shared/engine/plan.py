@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Literal, Protocol
 
 from firstlight.shared.blocks import BLOCK_TOKENS
@@ -163,6 +164,30 @@ class Outcome:
     finish: FinishReason | None = None
 
 
+class Turn(StrEnum):
+    """What the scheduler did with a sequence, beside computing it."""
+
+    ADMITTED = "admitted"
+    """It has a place; `tokens` of it were cached."""
+    FIRST_STEP = "first step"
+    PREEMPTED = "preempted"
+    """It lost its place; `tokens` are to be computed again."""
+    STALLED = "stalled"
+    """It stands at its credit: the client has not read on."""
+    RESUMED = "resumed"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEvent:
+    """One turn of one sequence. Told to people; nothing decides by it."""
+
+    request: str
+    turn: Turn
+    known: int
+    """Prompt and committed ids at that time."""
+    tokens: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Prefix:
     """How much of a request's prefix is here."""
@@ -184,6 +209,8 @@ class StepResult:
     """Requests for which no more blocks need be loaded."""
     held: tuple[tuple[bytes, ...], ...] = ()
     """Chains of block hashes, from the first on, that are here as a whole now."""
+    turns: tuple[TurnEvent, ...] = ()
+    """In order; all at the step's `now`. At most a few a sequence."""
     rows: int = 0
     """0: nothing could be planned; wait for a command, or a little."""
     ms: float = 0.0

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from firstlight.shared.blocks import BLOCK_TOKENS, blocks_for
 from firstlight.shared.drafting.steptimes import StepTimes
 from firstlight.shared.engine.kv.manager import KvManager, Loading
-from firstlight.shared.engine.plan import EngineConfig
+from firstlight.shared.engine.plan import EngineConfig, Turn, TurnEvent
 from firstlight.shared.engine.queue import Importance, WaitingQueue, importance
 from firstlight.shared.engine.sequence import Sequence
 from firstlight.shared.errors import DeadlineError, FirstlightError
@@ -51,6 +51,7 @@ class Scheduler:
         self._running: dict[str, Sequence] = {}
         self._waiting = WaitingQueue()
         self._works: dict[str, Work] = {}
+        self._turns: list[TurnEvent] = []
         self.preemptions = 0
         self.met: list[str] = []
         """Requests for which no more blocks need be loaded, as of the latest plan."""
@@ -79,6 +80,11 @@ class Scheduler:
     def get(self, request: str) -> Sequence | None:
         """The sequence of a request."""
         return self._running.get(request) or self._waiting.get(request)
+
+    def turns(self) -> tuple[TurnEvent, ...]:
+        """What was done with sequences since the last call."""
+        turns, self._turns = tuple(self._turns), []
+        return turns
 
     def add(self, sequence: Sequence, now: float) -> None:
         """A new sequence waits."""
@@ -121,7 +127,10 @@ class Scheduler:
         """Remove those whose time is over or whose client did not read, with the reason."""
         gone: list[tuple[Sequence, FirstlightError]] = []
         for sequence in self.all():
+            stood = sequence.stalled_since_s is not None
             error: FirstlightError | None = sequence.stall(now, self._config.credit_timeout_s)
+            if stood != sequence.stalled:
+                self._note(sequence, Turn.STALLED if sequence.stalled else Turn.RESUMED)
             if now >= sequence.deadline_s:
                 error = DeadlineError(
                     f"not finished within {sequence.request.budget_s:g} s: {sequence.generated} of "
@@ -143,6 +152,7 @@ class Scheduler:
         for work in self._works.values():
             if work.sequence.first_step_s is None:
                 work.sequence.first_step_s = now
+                self._note(work.sequence, Turn.FIRST_STEP)
         return list(self._works.values())
 
     def rank(self, sequence: Sequence, now: float) -> Importance:
@@ -243,6 +253,7 @@ class Scheduler:
         sequence.published = len(sequence.table)
         if sequence.cached_tokens is None:
             sequence.cached_tokens = min(sequence.computed, len(sequence.request.prompt))
+        self._note(sequence, Turn.ADMITTED, sequence.computed)
         return True
 
     def _fits(self, sequence: Sequence) -> bool:
@@ -281,9 +292,13 @@ class Scheduler:
         self._works.pop(victim.id, None)
         del self._running[victim.id]
         self._kv.release(victim.table)
+        self._note(victim, Turn.PREEMPTED, victim.computed)
         victim.computed = victim.published = 0
         self.preemptions += 1
         self._enqueue(victim, now)
+
+    def _note(self, sequence: Sequence, turn: Turn, tokens: int = 0) -> None:
+        self._turns.append(TurnEvent(sequence.id, turn, sequence.known, tokens))
 
     def _enqueue(self, sequence: Sequence, now: float) -> None:
         here = self._kv.leading(sequence.hashes, sequence.known)

@@ -13,6 +13,9 @@ from firstlight.shared.proto import control_pb2, core_pb2
 from firstlight.shared.routing.sketch import SKETCH_BYTES
 from firstlight.shared.stream import CHAIN_BYTES
 from firstlight.shared.types import (
+    MARK_DETAIL_CHARS_MAX,
+    MARK_WHAT_CHARS_MAX,
+    MARKS_MAX,
     SAMPLING_ORDER_VERSION,
     Commit,
     Done,
@@ -20,6 +23,7 @@ from firstlight.shared.types import (
     Hint,
     HintCount,
     Load,
+    Mark,
     MeshView,
     NodeInfo,
     Priority,
@@ -186,7 +190,9 @@ def to_done(done: Done) -> core_pb2.Done:
         )
         for source, count in done.hints
     ]
-    return core_pb2.Done(request=done.request, epoch=done.epoch, hints=hints)
+    return core_pb2.Done(
+        request=done.request, epoch=done.epoch, hints=hints, marks=map(_to_mark, done.marks)
+    )
 
 
 def from_done(message: core_pb2.Done) -> Done:
@@ -196,6 +202,7 @@ def from_done(message: core_pb2.Done) -> Done:
         message.request,
         message.epoch,
         tuple((h.source, HintCount(h.offered, h.verified, h.accepted)) for h in message.hints),
+        _from_marks("done.marks", message.marks),
     )
 
 
@@ -208,6 +215,7 @@ def to_failed(failed: Failed) -> core_pb2.Failed:
         message=failed.message,
         retry_elsewhere=failed.retry_elsewhere,
         retry_after_s=failed.retry_after_s,
+        marks=map(_to_mark, failed.marks),
     )
 
 
@@ -222,6 +230,7 @@ def from_failed(message: core_pb2.Failed) -> Failed:
         retry_after_s=min(RETRY_AFTER_S_MAX, _amount("failed.retry_after_s", message.retry_after_s))
         if message.HasField("retry_after_s")
         else None,
+        marks=_from_marks("failed.marks", message.marks),
     )
 
 
@@ -341,6 +350,26 @@ def from_view(message: control_pb2.MeshView) -> MeshView:
         (from_report(entry.report), _amount("view.age_s", entry.age_s)) for entry in message.entries
     )
     return MeshView(message.lb, message.seq, reports)
+
+
+def _to_mark(mark: Mark) -> core_pb2.Mark:
+    return core_pb2.Mark(what=mark.what, ms=mark.ms, detail=mark.detail)
+
+
+def _from_marks(field: str, messages: Collection[core_pb2.Mark]) -> tuple[Mark, ...]:
+    """They are kept a while and shown to whoever asked: no more, and no longer, than ours."""
+    _few(field, messages, MARKS_MAX)
+    for mark in messages:
+        if not 0 < len(mark.what) <= MARK_WHAT_CHARS_MAX:
+            raise PeerError(
+                f"{field}.what of {len(mark.what)} characters, 1 to {MARK_WHAT_CHARS_MAX} expected"
+            )
+        if len(mark.detail) > MARK_DETAIL_CHARS_MAX:
+            raise PeerError(
+                f"{field}.detail of {len(mark.detail)} characters, "
+                f"at most {MARK_DETAIL_CHARS_MAX} expected"
+            )
+    return tuple(Mark(mark.what, _amount(f"{field}.ms", mark.ms), mark.detail) for mark in messages)
 
 
 def _amount(field: str, value: float) -> float:

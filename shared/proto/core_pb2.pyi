@@ -180,31 +180,45 @@ class HintCount(_message.Message):
     accepted: int
     def __init__(self, source: _Optional[str] = ..., offered: _Optional[int] = ..., verified: _Optional[int] = ..., accepted: _Optional[int] = ...) -> None: ...
 
+class Mark(_message.Message):
+    __slots__ = ("what", "ms", "detail")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    MS_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    ms: float
+    detail: str
+    def __init__(self, what: _Optional[str] = ..., ms: _Optional[float] = ..., detail: _Optional[str] = ...) -> None: ...
+
 class Done(_message.Message):
-    __slots__ = ("request", "epoch", "hints")
+    __slots__ = ("request", "epoch", "hints", "marks")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     HINTS_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
     request: str
     epoch: int
     hints: _containers.RepeatedCompositeFieldContainer[HintCount]
-    def __init__(self, request: _Optional[str] = ..., epoch: _Optional[int] = ..., hints: _Optional[_Iterable[_Union[HintCount, _Mapping]]] = ...) -> None: ...
+    marks: _containers.RepeatedCompositeFieldContainer[Mark]
+    def __init__(self, request: _Optional[str] = ..., epoch: _Optional[int] = ..., hints: _Optional[_Iterable[_Union[HintCount, _Mapping]]] = ..., marks: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ...) -> None: ...
 
 class Failed(_message.Message):
-    __slots__ = ("request", "epoch", "kind", "message", "retry_elsewhere", "retry_after_s")
+    __slots__ = ("request", "epoch", "kind", "message", "retry_elsewhere", "retry_after_s", "marks")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     RETRY_ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_S_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
     request: str
     epoch: int
     kind: str
     message: str
     retry_elsewhere: bool
     retry_after_s: float
-    def __init__(self, request: _Optional[str] = ..., epoch: _Optional[int] = ..., kind: _Optional[str] = ..., message: _Optional[str] = ..., retry_elsewhere: _Optional[bool] = ..., retry_after_s: _Optional[float] = ...) -> None: ...
+    marks: _containers.RepeatedCompositeFieldContainer[Mark]
+    def __init__(self, request: _Optional[str] = ..., epoch: _Optional[int] = ..., kind: _Optional[str] = ..., message: _Optional[str] = ..., retry_elsewhere: _Optional[bool] = ..., retry_after_s: _Optional[float] = ..., marks: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ...) -> None: ...
 
 class StepMs(_message.Message):
     __slots__ = ("rows", "ms")

@@ -13,10 +13,10 @@ from firstlight.core_node.backends.backend import Batch, Failure
 from firstlight.shared import rpc, telemetry
 from firstlight.shared.errors import DeadlineError, PeerError
 from firstlight.shared.proto import core_pb2, core_pb2_grpc
-from firstlight.shared.proto.convert import from_commits, to_hint
+from firstlight.shared.proto.convert import from_commits, from_done, from_failed, to_hint
 from firstlight.shared.stream import CREDIT_TOKENS, TokenStream
 from firstlight.shared.tls import ensure_ca, issue
-from firstlight.shared.types import Done, Hint, HintCount, Role
+from firstlight.shared.types import Done, Hint, HintCount, Mark, Role
 
 
 @pytest.fixture
@@ -428,3 +428,16 @@ async def test_when_the_engine_fails_everything_is_sent_elsewhere(core: Core) ->
         assert all(failed.retry_elsewhere for failed in frame.failed)
         await edge.send(opens=[opening("c")])
         assert (await edge.failed()).kind == "peer"
+
+
+async def test_marks_travel_with_the_statistics_and_with_every_failure(core: Core) -> None:
+    async with core.edge() as edge:
+        a, b, c = await opened(core, edge, "a", "b", "c")
+        marks = (Mark("queued", 0.0), Mark("finished", 9.5, "stop"))
+        core.backend.deliver(
+            Batch(done=(Done(a, 1, (), marks),), failures=(Failure(b, DeadlineError("x"), marks),))
+        )
+        frame = await edge.until(lambda frame: frame.done)
+        assert from_done(frame.done[0]).marks == from_failed(frame.failed[0]).marks == marks
+        core.server.fail_all(PeerError("it stops"))
+        assert from_failed(await edge.failed()).marks == core.backend.marks(c)

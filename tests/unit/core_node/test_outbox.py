@@ -1,6 +1,6 @@
 """What waits for a slow link: merged, bounded, in order."""
 
-from firstlight.core_node.outbox import FAILED_MAX, Outbox
+from firstlight.core_node.outbox import ENDINGS_MAX, FAILED_MAX, Outbox
 from firstlight.shared.stream import TokenStream
 from firstlight.shared.types import Commit, Done, Failed, TokenLogprobs
 
@@ -110,3 +110,15 @@ def test_too_many_bytes_or_failures_make_it_overfull() -> None:
     for i in range(FAILED_MAX + 1):
         failures.fail(Failed(str(i), 1, "request", "x", False))
     assert failures.overfull
+
+
+def test_a_frame_takes_so_many_endings_and_the_next_one_the_rest() -> None:
+    outbox = Outbox()
+    for number in range(ENDINGS_MAX + 1):
+        outbox.done(Done(f"d{number}", 1))
+        outbox.fail(Failed(f"f{number}", 1, "peer", "gone", True))
+    first, second = outbox.take(), outbox.take()
+    assert (len(first.done), len(first.failed)) == (ENDINGS_MAX, ENDINGS_MAX)
+    assert [done.request for done in second.done] == [f"d{ENDINGS_MAX}"]
+    assert [failed.request for failed in second.failed] == [f"f{ENDINGS_MAX}"]
+    assert not outbox

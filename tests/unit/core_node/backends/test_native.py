@@ -16,7 +16,7 @@ from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.plan import StepPlan, StepRows
 from firstlight.shared.errors import CapacityError, ErrorKind
 from firstlight.shared.stream import TokenStream
-from firstlight.shared.types import Hint, Sampling
+from firstlight.shared.types import Hint, Priority, Sampling
 
 OFFER = Offer(("m",), "t", VOCAB, 256)
 GREEDY = Sampling(temperature=0.0)
@@ -70,6 +70,14 @@ class Bench:
 
     def done(self, handle: str) -> list[object]:
         return [d.hints for batch in self.batches for d in batch.done if d.request == handle]
+
+    def marks(self, handle: str) -> dict[str, str]:
+        """What was told of an ended one: detail by mark, in order."""
+        ended = [(d.request, d.marks) for batch in self.batches for d in batch.done]
+        ended += [(f.handle, f.marks) for batch in self.batches for f in batch.failures]
+        [marks] = [marks for name, marks in ended if name == handle]
+        assert [mark.ms for mark in marks] == sorted(mark.ms for mark in marks)
+        return {mark.what: mark.detail for mark in marks}
 
     def failures(self) -> dict[str, ErrorKind]:
         return {f.handle: f.error.kind for batch in self.batches for f in batch.failures}
@@ -358,3 +366,62 @@ async def test_hints_for_requests_that_are_not_here_are_dropped(bench: Bench) ->
     bench.backend.open(request("a", max_tokens=2), 1, (), CREDIT)
     await bench.until(lambda: bench.done("a"))
     assert bench.broken == []
+
+
+async def test_the_statistics_say_what_happened_when(bench: Bench) -> None:
+    bench.start()
+    bench.backend.open(request("a", range(40), max_tokens=3), 1, (), CREDIT)
+    bench.backend.note("a", "fetched", "3 blocks")
+    await bench.until(lambda: bench.done("a"))
+    assert bench.marks("a") == {
+        "queued": "40 tokens",
+        "fetched": "3 blocks",
+        "admitted": "0 of 40 tokens cached",
+        "first step": "",
+        "first id": "",
+        "finished": "length",
+    }
+
+
+async def test_a_client_that_did_not_read_for_a_while_is_marked(bench: Bench) -> None:
+    bench.start()
+    bench.backend.open(request("a", max_tokens=8), 1, (), 3 + 2)
+    await bench.until(lambda: "stalled" in [mark.what for mark in bench.backend.marks("a")])
+    bench.backend.credit("a", CREDIT)
+    await bench.until(lambda: bench.done("a"))
+    marks = bench.marks("a")
+    assert marks["stalled"] == "at position 5"
+    assert list(marks)[-3:] == ["stalled", "resumed", "finished"]
+
+
+async def test_a_sequence_that_lost_its_place_says_so() -> None:
+    bench = build(sequences_max=1, speculation="off")
+    bench.start()
+    bench.backend.open(request("batch", priority=Priority.BATCH, max_tokens=60), 1, (), CREDIT)
+    await bench.until(lambda: bench.ids("batch"))
+    bench.runner.open.clear()
+    bench.backend.open(request("now", priority=Priority.CRITICAL, max_tokens=2), 1, (), CREDIT)
+    bench.runner.open.set()
+    await bench.until(lambda: bench.done("batch"))
+    bench.backend.stop()
+    assert bench.marks("batch")["preempted"].endswith("tokens to compute again")
+
+
+async def test_failed_and_cancelled_ones_have_marks_too(bench: Bench) -> None:
+    bench.start()
+    bench.backend.open(request("late", max_tokens=20, budget_s=0.05), 1, (), 3 + 2)
+    bench.backend.open(request("left", max_tokens=200), 1, (), 3 + 2)
+    await bench.until(lambda: bench.ids("left") and bench.failures())
+    bench.backend.cancel("left")
+    await bench.until(lambda: bench.done("left"))
+    assert "not finished within 0.05 s" in bench.marks("late")["failed"]
+    assert list(bench.marks("left"))[-1] == "cancelled"
+
+
+async def test_nothing_is_kept_of_a_request_that_was_cancelled_before_it_began(
+    bench: Bench,
+) -> None:
+    bench.backend.open(request("a"), 1, (), CREDIT)
+    assert [mark.what for mark in bench.backend.marks("a")] == ["queued"]
+    assert bench.backend.cancel("a") is False
+    assert bench.backend.marks("a") == ()

@@ -4,6 +4,7 @@ from doubles import Answers, config, engine, request, sequence
 
 from firstlight.shared.drafting.steptimes import StepTimes
 from firstlight.shared.engine.kv.manager import KvManager
+from firstlight.shared.engine.plan import Turn, TurnEvent
 from firstlight.shared.engine.scheduler import Scheduler, Work
 from firstlight.shared.types import Priority
 
@@ -153,3 +154,42 @@ def test_a_running_prefill_goes_on_when_a_more_important_sequence_finds_no_place
     low.waited_s = limits.ageing_s  # so that nobody may push it aside
     one.add(sequence(request("high", range(20), priority=Priority.CRITICAL)), 0.0)
     assert [work.sequence.id for work in one.plan(0.0, StepTimes())] == ["low"]
+
+
+def test_a_step_says_who_got_a_place_and_who_lost_it():
+    core, _ = engine(sequences_max=1)
+    core.add(request("batch", priority=Priority.BATCH, max_tokens=9), epoch=1, credit=999, now=0.0)
+    assert core.step(0.0).turns == (
+        TurnEvent("batch", Turn.ADMITTED, known=3),
+        TurnEvent("batch", Turn.FIRST_STEP, known=3),
+    )
+    core.add(request("now", priority=Priority.CRITICAL), epoch=1, credit=999, now=0.1)
+    assert core.step(0.1).turns == (
+        TurnEvent("batch", Turn.PREEMPTED, known=4, tokens=3),
+        TurnEvent("now", Turn.ADMITTED, known=3),
+        TurnEvent("now", Turn.FIRST_STEP, known=3),
+    )
+
+
+def test_an_admission_says_how_much_was_cached():
+    core, _ = engine()
+    core.add(request("a", range(33), max_tokens=1), epoch=1, credit=999, now=0.0)
+    Answers().drain(core)
+    core.add(request("b", range(33), max_tokens=1), epoch=1, credit=999, now=0.0)
+    assert core.step(0.0).turns[0] == TurnEvent("b", Turn.ADMITTED, known=33, tokens=32)
+
+
+def test_a_stall_is_said_once_at_its_beginning_and_once_at_its_end():
+    core, _ = engine(speculation="off")
+    core.add(request("a", max_tokens=9), epoch=1, credit=4, now=0.0)
+    turns = [turn for now in range(5) for turn in core.step(float(now)).turns][2:]
+    assert turns == [TurnEvent("a", Turn.STALLED, known=4)]
+    core.credit("a", 99)
+    assert core.step(5.0).turns == (TurnEvent("a", Turn.RESUMED, known=4),)
+
+
+def test_a_step_in_which_nobody_comes_or_goes_says_nothing():
+    core, _ = engine()
+    core.add(request("a", max_tokens=9), epoch=1, credit=999, now=0.0)
+    core.step(0.0)
+    assert core.step(0.1).turns == ()

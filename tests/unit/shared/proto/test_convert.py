@@ -17,11 +17,22 @@ from firstlight.shared.proto.convert import (
     from_node,
     from_report,
     from_view,
+    to_done,
+    to_failed,
     to_load,
     to_node,
     to_report,
 )
-from firstlight.shared.types import Load, NodeInfo, Report, Role
+from firstlight.shared.types import (
+    Done,
+    Failed,
+    HintCount,
+    Load,
+    Mark,
+    NodeInfo,
+    Report,
+    Role,
+)
 
 CORE = NodeInfo("core-eu", Role.CORE, 7, "eu", "[::1]:8500", "class", ("tiny",), "hash", 64)
 BAD_NUMBERS = (math.nan, math.inf, -math.inf, -1.0)
@@ -124,3 +135,31 @@ def test_a_sketch_travels_with_a_report_and_one_of_another_size_is_ignored() -> 
     sketch = bytes(range(256)) * 4
     assert from_report(to_report(Report(info, 1, sketch=sketch))).sketch == sketch
     assert from_report(to_report(Report(info, 1, sketch=b"old"))).sketch == b""
+
+
+def test_statistics_and_failures_come_back_as_they_were() -> None:
+    marks = (Mark("queued", 0.0, "39 tokens"), Mark("first id", 12.5))
+    done = Done("r", 2, (("edge", HintCount(3, 2, 1)),), marks)
+    failed = Failed("r", 2, "deadline", "late", False, 1.5, marks)
+    assert from_done(to_done(done)) == done
+    assert from_failed(to_failed(failed)) == failed
+
+
+@pytest.mark.parametrize(
+    ("marks", "words"),
+    [
+        ([{"what": "x"}] * 33, r"marks has 33 entries, at most 32"),
+        ([{"what": ""}], r"marks\.what of 0 characters, 1 to 40"),
+        ([{"what": "x" * 41}], r"marks\.what of 41 characters, 1 to 40"),
+        ([{"what": "x", "detail": "d" * 201}], r"marks\.detail of 201 characters, at most 200"),
+        ([{"what": "x", "ms": math.nan}], r"marks\.ms is nan"),
+        ([{"what": "x", "ms": -1.0}], r"marks\.ms is -1\.0"),
+    ],
+)
+def test_marks_that_are_too_many_too_long_or_at_no_time_are_refused(
+    marks: list[dict[str, object]], words: str
+) -> None:
+    with pytest.raises(PeerError, match=r"done\." + words):
+        from_done(core_pb2.Done(marks=[core_pb2.Mark(**mark) for mark in marks]))
+    with pytest.raises(PeerError, match=r"failed\." + words):
+        from_failed(core_pb2.Failed(marks=[core_pb2.Mark(**mark) for mark in marks]))
