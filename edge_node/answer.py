@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from firstlight.edge_node.timeline import Timeline
 from firstlight.shared.types import FinishReason, HintCount, Priority, Sampling, TokenLogprobs
 
 
@@ -33,6 +34,8 @@ class Ask:
     """On resume: of the cores that committed them."""
     received_s: float = 0.0
     """`monotonic_s()` when the request's first byte was here."""
+    timeline: Timeline = field(default_factory=Timeline, compare=False, repr=False)
+    """Where what happens to it is noted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from firstlight.edge_node.pipeline import Pipeline
 from firstlight.edge_node.resume import Seals
 from firstlight.edge_node.route import CoreRouter
 from firstlight.edge_node.tenants import Salts, Tenants
+from firstlight.edge_node.timeline import Timelines
 from firstlight.edge_node.upstream.pool import LinkPool
 from firstlight.edge_node.view import MeshMemory
 from firstlight.shared import lifecycle, rpc, telemetry
@@ -73,6 +74,7 @@ async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
         metrics=telemetry.render if metrics else None,
         on_access=meter.answered,
         entropy=rng,
+        timelines=Timelines(settings.timelines),
     )
     front = front_files(
         settings.front, settings.tls, settings.node, names, default_directory=directory

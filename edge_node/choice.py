@@ -6,7 +6,7 @@ core is lost, whether the answer moves on to another one or ends with an error.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from random import Random
 
@@ -23,6 +23,7 @@ from firstlight.shared.types import (
     FinishReason,
     HintCount,
     Request,
+    Route,
     TokenLogprobs,
 )
 
@@ -43,6 +44,8 @@ class Assignment:
     """Prompt tokens that the core was expected to have cached."""
     ttft_ms: float = 0.0
     """Time to the first token that was expected of the core."""
+    route: Route = field(default_factory=lambda: Route(()))
+    """Why it was chosen, and who stood behind it; the best few."""
 
 
 class Choice:

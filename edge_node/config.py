@@ -5,6 +5,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from firstlight.edge_node.http.limits import HttpLimits
+from firstlight.edge_node.timeline import TimelineLimits
 from firstlight.shared.config import Region, Seconds, Settings
 from firstlight.shared.tls import FrontConfig, TlsConfig
 
@@ -57,6 +58,7 @@ class EdgeSettings(Settings):
     sharing: SharingConfig = SharingConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     http: HttpLimits = HttpLimits()
+    timelines: TimelineLimits = TimelineLimits()
     drain_s: Seconds = 10.0
     """How long running answers may take after SIGTERM."""
     metrics: bool | None = None

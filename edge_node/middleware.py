@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from firstlight.edge_node.openai.errors import error_body, error_headers
+from firstlight.edge_node.timeline import Timeline
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import FirstlightError
 
@@ -21,12 +22,14 @@ _log = logging.getLogger(__name__)
 
 MARKS = "firstlight.marks"
 """Key of a request's `Marks` in its ASGI scope."""
+TIMELINE = "firstlight.timeline"
+"""Key of a request's `Timeline` in its ASGI scope, once it has one."""
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9_,\s-]{1,2048}")
 _ALLOW_HEADERS = b"authorization, content-type, idempotency-key, x-request-id"
 _EXPOSE_HEADERS = (
     b"x-request-id, openai-processing-ms, retry-after, retry-after-ms, x-should-retry, "
-    b"x-firstlight-edge, x-firstlight-core, x-firstlight-region"
+    b"x-firstlight-edge, x-firstlight-core, x-firstlight-region, x-firstlight-request"
 )
 _PREFLIGHT_AGE_S = b"86400"
 _METHODS = b"GET, HEAD, POST, OPTIONS"
@@ -96,7 +99,7 @@ class EdgeMiddleware:
             protocol=_PROTOCOLS.get(scope.get("http_version", ""), "h1"),
         )
         scope[MARKS] = marks
-        out = _Out(send, marks, self._clock, cross_origin=b"origin" in headers)
+        out = _Out(send, scope, self._clock, cross_origin=b"origin" in headers)
         self._counts.running += 1
         try:
             if scope["method"] == "OPTIONS":
@@ -107,7 +110,9 @@ class EdgeMiddleware:
             _log.exception("request %s failed", marks.request_id)
             if out.status:
                 raise  # what was sent cannot be taken back: let the server break the connection
-            await _answer_error(FirstlightError("an internal error: it was logged"), out)
+            error = FirstlightError("an internal error: it was logged")
+            note_failure(scope, error, self._clock())
+            await _answer_error(error, out)
         finally:
             self._counts.running -= 1
             access = Access(
@@ -126,9 +131,9 @@ class _Out:
     """`send`, with our headers on the start of the answer."""
 
     def __init__(
-        self, send: Send, marks: Marks, clock: Callable[[], float], *, cross_origin: bool
+        self, send: Send, scope: Scope, clock: Callable[[], float], *, cross_origin: bool
     ) -> None:
-        self._send, self._marks, self._clock = send, marks, clock
+        self._send, self._scope, self._clock = send, scope, clock
         self._cross_origin = cross_origin
         self.status, self.complete = 0, False
 
@@ -141,16 +146,27 @@ class _Out:
             self.complete = True
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
-        taken_ms = (self._clock() - self._marks.received_s) * 1000
+        marks: Marks = self._scope[MARKS]
+        timeline: Timeline | None = self._scope.get(TIMELINE)
+        taken_ms = (self._clock() - marks.received_s) * 1000
         headers = [
-            (b"x-request-id", self._marks.request_id.encode()),
+            (b"x-request-id", marks.request_id.encode()),
             (b"openai-processing-ms", str(round(taken_ms)).encode()),
         ]
+        if timeline is not None:
+            headers.append((b"x-firstlight-request", timeline.id.encode()))
         if self._cross_origin:
             # Any origin may ask: a key travels in a header that no browser adds by itself.
             headers.append((b"access-control-allow-origin", b"*"))
             headers.append((b"access-control-expose-headers", _EXPOSE_HEADERS))
         return headers
+
+
+def note_failure(scope: Scope, error: FirstlightError, now: float) -> None:
+    """The request ends with an error: its timeline, if it has one, says so."""
+    timeline: Timeline | None = scope.get(TIMELINE)
+    if timeline is not None:
+        timeline.fail(error, now)
 
 
 def _request_id(given: bytes | None) -> str:

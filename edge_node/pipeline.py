@@ -16,9 +16,10 @@ from random import Random
 
 from firstlight.edge_node import meter
 from firstlight.edge_node.answer import Ask, ChoiceStats, Event
-from firstlight.edge_node.choice import Choice
+from firstlight.edge_node.choice import Assignment, Choice
 from firstlight.edge_node.draft import Draft
 from firstlight.edge_node.route import CoreRouter
+from firstlight.edge_node.timeline import words
 from firstlight.edge_node.upstream.link import CoreLink
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import (
@@ -72,6 +73,7 @@ class Pipeline:
             self._request(ask, prompt, choice) for prompt in ask.prompts for choice in range(ask.n)
         ]
         answer = MeshAnswer(self, ask, requests)
+        ask.timeline.name(answer.streams)
         for _ in ask.prompts:
             self.retries.request(monotonic_s())
         try:
@@ -179,6 +181,9 @@ class Flight:
         self._answer = answer
         self._pipeline = pipeline
         self._deadline_s = ask.received_s + ask.budget_s
+        self._timeline = ask.timeline
+        self._left = ""
+        """Why the choice left the core before, until it is at the next one."""
         self._link: CoreLink | None = None
         self._draft = Draft(request, committed) if ask.hints else None
         self._undrafted: list[int] = []
@@ -201,11 +206,10 @@ class Flight:
         """End the flight from our side."""
         if self._landed:
             return
+        if self.choice.finish is None:
+            self._note("cancelled", monotonic_s())
         self._end()
-        if self._link is not None:
-            self._link.cancel(self.choice.request.id, self.choice.stream.epoch)
-            self._link.forget(self.choice.request.id)
-            self._link = None
+        self._leave_core()
 
     def taken(self, event: Event) -> None:
         """The client took an event: let the core go on as far as that allows."""
@@ -215,8 +219,9 @@ class Flight:
 
     def committed(self, commit: Commit) -> None:
         """From the link: ids."""
+        now = monotonic_s()
         try:
-            event = self.choice.commit(commit, monotonic_s())
+            event = self.choice.commit(commit, now)
         except PeerError as error:
             self._leave_core(failed=True)
             self._after_loss(error)
@@ -229,18 +234,20 @@ class Flight:
         else:
             self._finish(event)
         if commit.cached_tokens is not None and self.choice.assignment is not None:
+            self._note("first commit", now, epoch=commit.epoch, cached_tokens=commit.cached_tokens)
             learn = partial(
                 self._pipeline.router.learn,
                 self.choice.assignment,
                 self.choice.block_hashes,
                 cached_tokens=commit.cached_tokens,
-                now=monotonic_s(),
+                now=now,
             )
             self._loop.call_soon(learn)
 
     def done(self, done: Done) -> None:
         """From the link: statistics; the end of the answer waited for them."""
         if done.epoch == self.choice.stream.epoch:
+            self._note("marks", monotonic_s(), epoch=done.epoch, marks=done.marks)
             self.choice.done(done)
             if self.choice.finish is not None:
                 self._conclude()
@@ -250,6 +257,7 @@ class Flight:
         if failed.epoch != self.choice.stream.epoch or self.choice.finish is not None:
             return
         now = monotonic_s()
+        self._note("marks", now, epoch=failed.epoch, marks=failed.marks)
         error = from_kind(failed.kind, failed.message, retry_after_s=failed.retry_after_s)
         if failed.kind == ErrorKind.PEER:  # it drains, or is about to end: it hands over
             self._leave_core()
@@ -259,6 +267,7 @@ class Flight:
             self._pipeline.router.refused(self._link.info.node, now)
         self._leave_core()
         decision = self.choice.refused(failed, self._pipeline.retries, now, self._pipeline.rng)
+        self._note_left("refused", decision, error)
         if decision.go_on:
             self._move_after(decision, error)
         else:
@@ -274,6 +283,7 @@ class Flight:
 
     def _after_loss(self, error: FirstlightError, *, died: bool = True) -> None:
         decision = self.choice.lost(monotonic_s(), self._pipeline.rng, died=died)
+        self._note_left("lost" if died else "handed over", decision, error)
         message = f"{error.message}; {decision.reason}"
         if decision.go_on:
             self._move_after(decision, error)
@@ -309,6 +319,7 @@ class Flight:
         left_s = self._deadline_s - now
         if left_s <= 0:
             raise DeadlineError(f"the request's time of {request.budget_s:g} s is over")
+        before = choice.assignment
         link, assignment = self._pipeline.router.choose(choice, now)
         epoch = choice.assign(assignment)
         self._link = link
@@ -316,6 +327,7 @@ class Flight:
         if choice.credit_raised:
             link.credit(request.id, choice.credit)
         self._hint_soon(())
+        self._note_opened(assignment, before, epoch, now)
         home = assignment.region == self._pipeline.region
         self._loop.call_soon(partial(meter.routed, assignment, home=home))
 
@@ -336,6 +348,7 @@ class Flight:
     def _finish(self, event: Event) -> None:
         """The text goes out at once; the ending waits a moment for the core's statistics."""
         self._answer.push(event.without_ending())
+        self._note("last id", monotonic_s())
         if self._link is None:
             self._conclude()
             return
@@ -352,6 +365,7 @@ class Flight:
             self._link = None
         choice = self.choice
         assert choice.finish is not None
+        self._note("ended", monotonic_s(), finish=str(choice.finish), stats=choice.stats)
         if choice.assignment is not None:
             meter.ended(choice.request.model, choice.finish, choice.stats, choice.wall_s)
         self._answer.push(choice.ending())
@@ -372,5 +386,39 @@ class Flight:
             self._link = None
 
     def _give_up(self, error: FirstlightError) -> None:
-        self.land()
+        if not self._landed:
+            self._timeline.fail(error, monotonic_s(), self.choice.index)
+            self._end()
+            self._leave_core()
         self._answer.fail(error)
+
+    def _note(self, what: str, now: float, **facts: object) -> None:
+        """For the timeline: what is rare, and nothing for each id."""
+        self._timeline.note(what, now, self.choice.index, **facts)
+
+    def _note_left(self, how: str, decision: Decision, error: FirstlightError) -> None:
+        assert self.choice.assignment is not None
+        core, self._left = self.choice.assignment.core, how
+        reason = words(error)["message"] or error.kind.value
+        facts = {"why": str(decision.why), "reason": reason, "wait_ms": decision.wait_s * 1e3}
+        self._note("left", monotonic_s(), core=core, how=how, **facts)
+
+    def _note_opened(
+        self, assignment: Assignment, before: Assignment | None, epoch: int, now: float
+    ) -> None:
+        core = assignment.core
+        self._note("routed", now, core=core, route=assignment.route)
+        if before is not None:
+            facts = {"from": before.core, "to": core, "why": self._left}
+            self._note("moved", now, **facts)
+        expected = {"expected_cached_tokens": assignment.prefix_tokens}
+        committed = len(self.choice.stream.ids)
+        self._note(
+            "opened",
+            now,
+            core=core,
+            epoch=epoch,
+            rtt_ms=assignment.network_ms,
+            committed=committed,
+            **expected,
+        )

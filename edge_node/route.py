@@ -17,8 +17,11 @@ from firstlight.shared.routing.choose import SHED, Wanted, choose
 from firstlight.shared.routing.ejection import Ejection
 from firstlight.shared.routing.prefixes import SentPrefixes
 from firstlight.shared.routing.sketch import sketched_tokens
+from firstlight.shared.types import Route
 
 RETRY_AFTER_S = 1.0
+CANDIDATES_KEPT = 4
+"""Of a route, for whoever asks later why a core was chosen."""
 
 
 class CoreRouter:
@@ -94,6 +97,7 @@ class CoreRouter:
             network_ms=link.rtt.ms,
             prefix_tokens=resident.get(core, 0),
             ttft_ms=best.ttft_ms,
+            route=Route(route.candidates[:CANDIDATES_KEPT], route.reason),
         )
         return link, assignment
 

@@ -24,7 +24,7 @@ from firstlight.shared.drafting.ngram import NgramDrafter
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.kv.manager import BlockCounts
 from firstlight.shared.engine.plan import Buffer, Outcome, StepResult, Turn, TurnEvent
-from firstlight.shared.errors import CapacityError, FirstlightError
+from firstlight.shared.errors import CapacityError, FirstlightError, RequestError
 from firstlight.shared.types import Commit, Done, Hint, HintCount, Load, Mark, Request
 
 log = logging.getLogger(__name__)
@@ -427,7 +427,9 @@ class NativeBackend:
         return Done(handle, epoch, self._forget(handle), self._timelines.end(handle))
 
     def _failure(self, handle: str, error: FirstlightError) -> Failure:
-        self.note(handle, "failed", error.message)
+        # What is wrong with a request may quote it.
+        quoting = isinstance(error, RequestError)
+        self.note(handle, "failed", str(error.kind) if quoting else error.message)
         return Failure(handle, error, self._timelines.end(handle))
 
     def _forget(self, handle: str) -> tuple[tuple[str, HintCount], ...]:

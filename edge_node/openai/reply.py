@@ -21,6 +21,7 @@ from firstlight.edge_node.answer import Answer, AnswerSource, Ask, Event
 from firstlight.edge_node.openai.errors import error_body, error_headers
 from firstlight.edge_node.openai.objects import Dialect, Origin, Served, Whole, body, usage
 from firstlight.edge_node.openai.sse import HEADERS, KEEP_ALIVE, StreamWriter, error_line
+from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import FirstlightError, PeerError
 
 _log = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class Reply(Response):
             failed = FirstlightError("an internal error: it was logged, please try again")
         else:
             return
+        self._call.ask.timeline.fail(failed, monotonic_s())
         with contextlib.suppress(OSError):
             if self._started:
                 await send({"type": "http.response.body", "body": error_line(failed)})
@@ -102,7 +104,7 @@ class Reply(Response):
             cap=self._call.seal(self._call.ask),
             include_usage=self._call.include_usage,
         )
-        wait_s = self._call.pace.first_event_wait_s
+        wait_s, silent = self._call.pace.first_event_wait_s, set(range(len(choices)))
         while (events := await _take(answer, wait_s)) != []:
             wait_s = self._call.pace.keep_alive_s
             chunk = KEEP_ALIVE if events is None else writer.chunks(events)
@@ -110,8 +112,11 @@ class Reply(Response):
                 await self._start(send, choices[0], HEADERS)
             if chunk:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            if silent and events:
+                self._note_first(silent, events)
         end = writer.end(self._usage(choices))
         await send({"type": "http.response.body", "body": end, "more_body": False})
+        self._call.ask.timeline.note("sent", monotonic_s())
 
     async def _tell_at_once(self, answer: Answer, send: Send) -> None:
         """One body, when all is known."""
@@ -128,6 +133,13 @@ class Reply(Response):
         headers = {"content-type": "application/json", "content-length": str(len(text))}
         await self._start(send, choices[0], headers)
         await send({"type": "http.response.body", "body": text, "more_body": False})
+        self._call.ask.timeline.note("sent", monotonic_s())
+
+    def _note_first(self, silent: set[int], events: Sequence[Event]) -> None:
+        """For the timeline: a choice's first text has been sent."""
+        for index in {event.index for event in events if event.text} & silent:
+            silent.remove(index)
+            self._call.ask.timeline.note("first text", monotonic_s(), index)
 
     async def _start(self, send: Send, first: Served, headers: dict[str, str]) -> None:
         stats = first.stats()

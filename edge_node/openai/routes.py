@@ -19,7 +19,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from firstlight.edge_node.answer import AnswerSource, Ask
-from firstlight.edge_node.middleware import MARKS, Access, AccessCounts, EdgeMiddleware, Marks
+from firstlight.edge_node.middleware import (
+    MARKS,
+    TIMELINE,
+    Access,
+    AccessCounts,
+    EdgeMiddleware,
+    Marks,
+    note_failure,
+)
 from firstlight.edge_node.openai.errors import http_error
 from firstlight.edge_node.openai.objects import Chat, Completions, Dialect, Origin
 from firstlight.edge_node.openai.reply import Call, Pace, Reply, error_response
@@ -34,9 +42,11 @@ from firstlight.edge_node.openai.schema import (
     parse_completion,
     sampling_of,
 )
+from firstlight.edge_node.openai.timelines import timeline_route
 from firstlight.edge_node.resume import Seals, check_committed
 from firstlight.edge_node.tenants import Tenants
-from firstlight.shared.clock import unix_s
+from firstlight.edge_node.timeline import Timeline, Timelines
+from firstlight.shared.clock import monotonic_s, unix_s
 from firstlight.shared.errors import (
     Cancelled,
     CapacityError,
@@ -120,15 +130,16 @@ class Api:
         seals: Seals,
         limits: ApiLimits,
         entropy: random.Random,
+        timelines: Timelines,
     ) -> None:
         self._source, self._tokenizer, self._encode_chat = source, tokenizer, encode_chat
         self._models, self._tenants, self._limits = models, tenants, limits
         self._seals = seals
-        self._entropy = entropy
+        self._entropy, self._timelines = entropy, timelines
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
-        tenant = self._tenant(request)
+        tenant = self._begin(request, Chat.id_prefix)
         raw = await _read(request, self._limits.body_bytes_max)
         body = parse_chat(raw)
         model = self._model(body.model, "model")
@@ -141,7 +152,7 @@ class Api:
 
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`: `n` choices to each prompt."""
-        tenant = self._tenant(request)
+        tenant = self._begin(request, Completions.id_prefix)
         raw = await _read(request, self._limits.body_bytes_max)
         body = parse_completion(raw)
         model = self._model(body.model, "model")
@@ -181,6 +192,13 @@ class Api:
     def _tenant(self, request: Request) -> str:
         return self._tenants.of(request.headers.get("authorization"))
 
+    def _begin(self, request: Request, id_prefix: str) -> str:
+        """The tenant of a request for an answer, whose timeline, and id, begin here."""
+        tenant, marks = self._tenant(request), request.scope[MARKS]
+        answer = f"{id_prefix}{self._entropy.getrandbits(128):032x}"
+        request.scope[TIMELINE] = self._timelines.begin(answer, tenant, marks.received_s)
+        return tenant
+
     def _model(self, name: str, param: str) -> ModelEntry:
         served = self._models()
         if not served:
@@ -216,6 +234,7 @@ class Api:
     ) -> Reply:
         """`prompts`: (ids, name of the field that they are from)."""
         marks: Marks = request.scope[MARKS]
+        timeline: Timeline = request.scope[TIMELINE]
         options = body.firstlight
         resume = options.resume if options else None
         seed = self._seed(body, resume)
@@ -240,14 +259,17 @@ class Api:
             committed=() if resume is None else tuple(tuple(ids) for ids in resume.ids),
             numerics_class=None if resume is None else resume.numerics_class,
             received_s=marks.received_s,
+            timeline=timeline,
         )
         if resume is not None:
             if not body.stream:
                 raise RequestError("firstlight.resume without stream: true", param="stream")
             check_committed(ask, self._tokenizer.vocab)
             self._seals.check(resume.cap, ask)
+        tokens = sum(map(len, ask.prompts))
+        timeline.note("tokenized", monotonic_s(), prompt_tokens=tokens, model=model.id, n=ask.n)
         origin = Origin(
-            id=f"{dialect.id_prefix}{self._entropy.getrandbits(128):032x}",
+            id=timeline.id,
             model=model.id,
             created=int(unix_s()),
             seed=seed,
@@ -308,12 +330,15 @@ def create_app(
     counts: AccessCounts | None = None,
     on_access: Callable[[Access], None] | None = None,
     entropy: random.Random | None = None,
+    timelines: Timelines | None = None,
 ) -> Starlette:
     """The app for both listeners.
 
     `not_ready` says why this node should get no requests now, or None. `metrics` gives Prometheus'
     text; without it there is no `/metrics`. `entropy` draws seeds and ids: the system's by default.
+    `timelines` remembers what happened to requests.
     """
+    timelines = timelines or Timelines()
     api = Api(
         source,
         tokenizer,
@@ -323,12 +348,14 @@ def create_app(
         seals,
         limits or ApiLimits(),
         entropy or random.SystemRandom(),
+        timelines,
     )
     routes = [
         Route("/v1/chat/completions", api.chat, methods=["POST"]),
         Route("/v1/completions", api.completions, methods=["POST"]),
         Route("/v1/models", api.list_models, methods=["GET"]),
         Route("/v1/models/{model:path}", api.get_model, methods=["GET"]),
+        timeline_route(timelines, tenants, source.edge),
         *_operations(not_ready, metrics),
     ]
     app = Starlette(
@@ -369,6 +396,7 @@ def _operations(
 async def _on_error(request: Request, error: Exception) -> Response:
     """Every error that a handler or the router raised, in OpenAI's shape."""
     if isinstance(error, FirstlightError):
+        note_failure(request.scope, error, monotonic_s())
         return error_response(error)
     assert isinstance(error, HTTPException), error
     told = http_error(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
