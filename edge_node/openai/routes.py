@@ -338,7 +338,7 @@ def create_app(
     text; without it there is no `/metrics`. `entropy` draws seeds and ids: the system's by default.
     `timelines` remembers what happened to requests.
     """
-    timelines = timelines or Timelines()
+    timelines = Timelines() if timelines is None else timelines
     api = Api(
         source,
         tokenizer,

@@ -13,6 +13,7 @@ from firstlight.edge_node.middleware import AccessCounts
 from firstlight.edge_node.openai.routes import ApiLimits, ModelEntry, create_app
 from firstlight.edge_node.resume import Seals
 from firstlight.edge_node.tenants import Tenants
+from firstlight.edge_node.timeline import Timelines
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import FirstlightError
 from firstlight.shared.stream import ending
@@ -172,6 +173,7 @@ def app_for(
     limits: ApiLimits | None = None,
     not_ready: Callable[[], str | None] = lambda: None,
     counts: AccessCounts | None = None,
+    timelines: Timelines | None = None,
 ) -> Starlette:
     tokenizer = ByteTokenizer()
     return create_app(
@@ -186,4 +188,5 @@ def app_for(
         metrics=lambda: b"up 1\n",
         counts=counts,
         entropy=random.Random(7),
+        timelines=timelines,
     )
