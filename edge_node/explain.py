@@ -100,13 +100,16 @@ class _Epoch:
     first_ms: float = inf
     """Its first commit here."""
     closed_ms: float = inf
+    first_said: tuple[Mark, ...] = ()
+    """What the first commit says of how it came to be, should the marks never come."""
     marks: tuple[Mark, ...] = ()
     no_marks: str = "they come at its end"
 
     def follow(self, entry: _Entry) -> None:
         """Take note of what the edge saw while the choice was here."""
-        if entry.what == "first commit":
-            self.first_ms = min(self.first_ms, entry.ms)
+        if entry.what == "first commit" and self.first_ms == inf:
+            self.first_ms = entry.ms
+            self.first_said = _said(entry.facts)
         elif entry.what in ("last id", "left", *_ENDS) and self.closed_ms == inf:
             self.closed_ms = entry.ms
             how = str(entry.facts.get("how", entry.what))
@@ -115,16 +118,17 @@ class _Epoch:
     def entries(self) -> list[_Entry]:
         """What the core said, at its place on the edge's axis."""
         zero_ms = self.opened_ms + self.rtt_ms / 2
-        if not self.marks:
-            ms = min(zero_ms, self.first_ms, self.closed_ms)
-            return [self._entry(ms, "no marks", {"detail": self.no_marks})]
-        entries, last_ms, early = [], 0.0, True
-        for mark in self.marks:
+        last_ms = min(zero_ms, self.first_ms, self.closed_ms)
+        entries, early = [], True
+        for mark in self.marks or self.first_said:
             most_ms = min(self.first_ms, self.closed_ms) if early else self.closed_ms
             last_ms = max(last_ms, min(most_ms, zero_ms + mark.ms))
             early = early and mark.what != "first id"
             facts = {"detail": mark.detail, "core_ms": mark.ms, "placed": PLACED}
             entries.append(self._entry(last_ms, mark.what, facts))
+        if not self.marks:
+            what = "no more marks" if self.first_said else "no marks"
+            entries.append(self._entry(last_ms, what, {"detail": self.no_marks}))
         return entries
 
     def _entry(self, ms: float, what: str, facts: Object) -> _Entry:
@@ -161,6 +165,18 @@ def explain(timeline: Timeline, *, edge: str, now: float) -> Object:
         "entries": [entry.told() for entry in entries],
         "left_out": timeline.left_out,
     }
+
+
+def _said(facts: Mapping[str, object]) -> tuple[Mark, ...]:
+    queue_ms, prefill_ms = facts.get("queue_ms"), facts.get("prefill_ms")
+    if not isinstance(queue_ms, float) or not isinstance(prefill_ms, float):
+        return ()
+    detail = "as its first commit said"
+    return (
+        Mark("queued", 0.0, detail),
+        Mark("first step", queue_ms, detail),
+        Mark("first id", queue_ms + prefill_ms, detail),
+    )
 
 
 def _epochs(seen: Iterable[_Entry]) -> list[_Epoch]:
@@ -239,7 +255,7 @@ def _phases(entries: Sequence[_Entry], choice: int, edge: str, total_ms: float) 
 def _begun_on_core(entry: _Entry, edge: str, answered: bool) -> list[_Begin]:
     phase = _CORE_PHASES.get(entry.what)
     if phase is None or (phase == "unknown" and answered):
-        return []
+        return []  # once an id is here, what the core does is clear
     return [_Begin(entry.ms, phase, f"{entry.node} → {edge}" if phase == "network" else entry.node)]
 
 

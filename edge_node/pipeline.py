@@ -234,7 +234,7 @@ class Flight:
         else:
             self._finish(event)
         if commit.cached_tokens is not None and self.choice.assignment is not None:
-            self._note("first commit", now, epoch=commit.epoch, cached_tokens=commit.cached_tokens)
+            self._note_first(commit, now)
             learn = partial(
                 self._pipeline.router.learn,
                 self.choice.assignment,
@@ -395,6 +395,16 @@ class Flight:
     def _note(self, what: str, now: float, **facts: object) -> None:
         """For the timeline: what is rare, and nothing for each id."""
         self._timeline.note(what, now, self.choice.index, **facts)
+
+    def _note_first(self, commit: Commit, now: float) -> None:
+        self._note(
+            "first commit",
+            now,
+            epoch=commit.epoch,
+            cached_tokens=commit.cached_tokens,
+            queue_ms=commit.queue_ms,
+            prefill_ms=commit.prefill_ms,
+        )
 
     def _note_left(self, how: str, decision: Decision, error: FirstlightError) -> None:
         assert self.choice.assignment is not None

@@ -7,11 +7,9 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from rich.console import Console
 
@@ -20,16 +18,15 @@ from firstlight.infra.client.response import HttpVersion, Marks, StreamResponse
 from firstlight.infra.client.sse import Event
 from firstlight.infra.nearest import nearest_edges
 from firstlight.infra.reply import Reply, api_error
-from firstlight.infra.running import read_running
+from firstlight.infra.running import known_ca, read_running, server_url
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.config import state_dir
-from firstlight.shared.errors import ConfigError, FirstlightError, PeerError
+from firstlight.shared.errors import FirstlightError, PeerError
 
 RESUMES_MAX = 4
 RESUME_WAIT_S = 0.5
 """Between attempts once every edge was asked."""
 _ERROR_BODY_BYTES_MAX = 64 * 1024
-_THIS_MACHINE = {"127.0.0.1", "localhost"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +86,7 @@ class Asked:
         }
         tokens_per_s = reply.tokens_per_s()
         return {
+            "id": reply.id,
             "text": reply.text,
             "token_ids": reply.token_ids,
             "finish_reason": reply.finish_reason,
@@ -231,8 +229,8 @@ async def _chat(
         url, *others = [measured.edge.url for measured in await nearest_edges(mesh)]
         ca_file = ca_file or Path(mesh.ca_file)
     else:
-        url = url.rstrip("/").removesuffix("/v1")  # as other clients are given it
-        ca_file = ca_file or _known_ca(url)
+        url = server_url(url)
+        ca_file = ca_file or known_ca(url)
     show = (lambda text, reply: None) if as_json else _show
     asked = await ask(
         url, question, others=others, http=http, ca_file=ca_file, key=key, on_text=show
@@ -245,17 +243,6 @@ async def _chat(
             summary_line(asked.summary()), style="dim"
         )
     return 0
-
-
-def _known_ca(url: str) -> Path | None:
-    """The CA of the mesh that runs here, if the URL is one of its edges."""
-    with suppress(ConfigError):
-        mesh = read_running(state_dir())
-        asked = urlsplit(url)
-        ports = {urlsplit(edge.url).port for edge in mesh.edges}
-        if asked.hostname in _THIS_MACHINE and asked.port in ports:
-            return Path(mesh.ca_file)
-    return None
 
 
 def _show(text: str, reply: Reply) -> None:

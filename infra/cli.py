@@ -27,6 +27,16 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+Ca = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca",
+        metavar="FILE",
+        help="CA that signed the edge. Default for edges of the local mesh: its own.",
+    ),
+]
+Key = Annotated[str | None, typer.Option(help="API key. The local mesh asks for none.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one object and nothing else.")]
 Config = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="YAML; FIRSTLIGHT_SECTION__KEY overrides it."),
@@ -149,18 +159,9 @@ def chat(
         Literal["on", "off"], typer.Option(help="Whether the edge drafts for the core.")
     ] = "on",
     http: Annotated[Literal["1", "2", "3"], typer.Option(help="HTTP version.")] = "3",
-    ca: Annotated[
-        Path | None,
-        typer.Option(
-            "--ca",
-            metavar="FILE",
-            help="CA that signed the edge. Default for edges of the local mesh: its own.",
-        ),
-    ] = None,
-    key: Annotated[str | None, typer.Option(help="API key. The local mesh asks for none.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one object and nothing else.")
-    ] = False,
+    ca: Ca = None,
+    key: Key = None,
+    as_json: AsJson = False,
 ) -> int:
     """Ask a question and stream the answer."""
     from firstlight.infra.chat import Question, run_chat
@@ -168,8 +169,7 @@ def chat(
     asked = sys.stdin.read() if text == "-" else text
     if not asked.strip():
         raise ConfigError("the question is empty")
-    if key is not None and not key.strip():
-        raise ConfigError("the key is empty")
+    _check_key(key)
     question = Question(
         text=asked,
         model=model,
@@ -179,6 +179,32 @@ def chat(
         hints=hints == "on",
     )
     return run_chat(question, url=url, http=http, ca_file=ca, key=key, as_json=as_json)
+
+
+@app.command()
+def explain(
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="An answer's id, or the id of one of its streams.")
+    ],
+    url: Annotated[
+        str | None, typer.Option(help="Edge to ask. Default: all edges of the local mesh.")
+    ] = None,
+    ca: Ca = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> int:
+    """Say what happened to a request, and where its time went."""
+    from firstlight.infra.explain import run_explain
+
+    if not id.strip():
+        raise ConfigError("the id is empty")
+    _check_key(key)
+    return run_explain(id.strip(), url=url, ca_file=ca, key=key, as_json=as_json)
+
+
+def _check_key(key: str | None) -> None:
+    if key is not None and not key.strip():
+        raise ConfigError("the key is empty")
 
 
 def main() -> None:

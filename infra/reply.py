@@ -37,7 +37,8 @@ class Reply:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
-    request_id: str = ""
+    id: str = ""
+    """The answer's, at the edge that served it last."""
     model: str = ""
     details: dict[str, Any] = field(default_factory=dict)
     """The chunks' `firstlight` objects, later ones over earlier ones."""
@@ -60,6 +61,7 @@ class Reply:
         chunk = _object(payload)
         if "error" in chunk:
             raise api_error(None, payload)
+        self.id = str(chunk.get("id", self.id))
         self.model = str(chunk.get("model", self.model))
         added = self._choice(chunk)
         self._firstlight(chunk.get("firstlight"), added, now)

@@ -1,4 +1,4 @@
-"""`mesh.json`: how `firstlight chat` finds the mesh that runs on this machine.
+"""`mesh.json`: how `firstlight chat` and `explain` find the mesh that runs on this machine.
 
 `up` and `demo` write it once their mesh is ready and remove it when they end. A launcher that was
 killed leaves the file behind, so a reader checks that the launcher still lives.
@@ -6,12 +6,16 @@ killed leaves the file behind, so a reader checks that the launcher still lives.
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from firstlight.shared.config import state_dir
 from firstlight.shared.errors import ConfigError
 
 FILE_NAME = "mesh.json"
+_THIS_MACHINE = {"127.0.0.1", "localhost"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,22 @@ def read_running(directory: Path) -> RunningMesh:
             "start one with `firstlight up`"
         )
     return mesh
+
+
+def server_url(url: str) -> str:
+    """The server of a base URL as other clients are given it."""
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def known_ca(url: str) -> Path | None:
+    """The CA of the mesh that runs here, if the URL is one of its edges."""
+    with suppress(ConfigError, ValueError):
+        mesh = read_running(state_dir())
+        asked = urlsplit(url)
+        ports = {urlsplit(edge.url).port for edge in mesh.edges}
+        if asked.hostname in _THIS_MACHINE and asked.port in ports:
+            return Path(mesh.ca_file)
+    return None
 
 
 def pid_alive(pid: int) -> bool:

@@ -266,8 +266,10 @@ class Api:
                 raise RequestError("firstlight.resume without stream: true", param="stream")
             check_committed(ask, self._tokenizer.vocab)
             self._seals.check(resume.cap, ask)
-        tokens = sum(map(len, ask.prompts))
-        timeline.note("tokenized", monotonic_s(), prompt_tokens=tokens, model=model.id, n=ask.n)
+        count, tokens = len(ask.prompts) * ask.n, sum(map(len, ask.prompts))
+        timeline.note(
+            "tokenized", monotonic_s(), prompt_tokens=tokens, model=model.id, choices=count
+        )
         origin = Origin(
             id=timeline.id,
             model=model.id,

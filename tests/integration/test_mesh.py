@@ -122,6 +122,19 @@ def test_the_chat_command_finds_the_running_mesh(mesh: Mesh, mesh_state: Path) -
     assert {edge.node for edge in mesh.plan.edges} > {answer["edge"]} - {None}
 
 
+def test_the_explain_command_finds_the_edge_that_answered(mesh: Mesh, mesh_state: Path) -> None:
+    firstlight = [sys.executable, "-m", "firstlight"]
+    for edge in mesh.plan.edges:
+        question = ["--max-tokens", "4", "--url", edge.url, "Say something."]
+        answer = json.loads(run([*firstlight, "chat", "--json", *question], mesh_state))
+        told = json.loads(run([*firstlight, "explain", "--json", answer["id"]], mesh_state))
+        assert (told["id"], told["edge"], told["status"]) == (answer["id"], edge.node, "finished")
+        assert "finished" in [e["what"] for e in told["entries"] if e["node"] == answer["core"]]
+        shown = run([*firstlight, "explain", told["streams"][0]], mesh_state)
+        assert "ms to the first token: " in shown
+        assert f"prefill on {answer['core']}" in shown
+
+
 def test_the_curl_line_works_as_pasted(mesh: Mesh, mesh_state: Path) -> None:
     answer = json.loads(run(["bash", "-c", curl_line(mesh.running)], mesh_state))
     assert answer["choices"][0]["message"]["content"]

@@ -85,8 +85,8 @@ async def test_a_lost_core_took_its_marks_with_it(mesh: Mesh) -> None:
     one = asked(seed=7)
     await read(mesh, one, at=5)
     story = told(one)
-    assert whats(story, "core-eu") == ["no marks"]
-    assert only(story, "no marks")["detail"] == "lost with the core"
+    assert whats(story, "core-eu") == ["queued", "first step", "first id", "no more marks"]
+    assert only(story, "no more marks")["detail"] == "lost with the core"
     assert whats(story, "core-us")[-1] == "finished"
     left, moved = only(story, "left"), only(story, "moved")
     assert (left["core"], left["how"], left["why"]) == ("core-eu", "lost", "move")
@@ -156,9 +156,9 @@ async def test_an_answer_that_runs_says_that_its_marks_are_to_come(mesh: Mesh) -
         break
     story = told(one)
     assert story["status"] == "running"
-    assert only(story, "no marks")["detail"] == "they come at its end"
+    assert only(story, "no more marks")["detail"] == "they come at its end"
     answer.close()
-    assert only(told(one), "no marks")["detail"] == "nobody waited for them"
+    assert only(told(one), "no more marks")["detail"] == "nobody waited for them"
 
 
 async def test_nothing_is_noted_for_a_token(mesh: Mesh) -> None:

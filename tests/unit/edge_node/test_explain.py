@@ -146,6 +146,24 @@ def test_why_there_are_no_marks_is_said(what: str, facts: dict[str, object], wor
     assert [e["detail"] for e in told(timeline)["entries"] if e["what"] == "no marks"] == [words]
 
 
+def test_what_a_lost_core_said_with_its_first_commit_is_not_lost() -> None:
+    timeline = begun()
+    timeline.note("first commit", 100.402, 0, epoch=1, queue_ms=80.0, prefill_ms=300.0)
+    timeline.note("left", 100.600, 0, core="core-eu", how="lost")
+    timeline.note("gave up", 100.601, 0, kind="peer")
+    story = told(timeline)
+    assert entries(story, "core-eu") == {
+        "queued": 20.0, "first step": 100.0, "first id": 400.0, "no more marks": 400.0,
+    }  # fmt: skip
+    assert phases(story)[3:] == [
+        ("queue", "core-eu", 80),
+        ("prefill", "core-eu", 300),
+        ("network", "core-eu → edge", 2),
+        ("decode", "core-eu", 198),
+        ("move", "edge", 1),
+    ]
+
+
 def test_a_core_of_an_older_kind_sends_none() -> None:
     story = told(finished(begun(), marks=()))
     assert [e["detail"] for e in story["entries"] if e["what"] == "no marks"] == [

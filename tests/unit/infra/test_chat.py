@@ -25,7 +25,9 @@ HINTS = {"edge-ngram": {"offered": 6, "verified": 5, "accepted": 3}}
 def chunk(content: str | None, finish: str | None = None, **firstlight: Any) -> str:
     delta = {} if content is None else {"content": content}
     choices = [{"index": 0, "delta": delta, "finish_reason": finish}]
-    return "data: " + json.dumps({"model": "m", "choices": choices, "firstlight": firstlight})
+    return "data: " + json.dumps(
+        {"id": "chatcmpl-1", "model": "m", "choices": choices, "firstlight": firstlight}
+    )
 
 
 STREAM = [
@@ -124,6 +126,7 @@ def test_json_is_one_object_with_every_documented_key(
     assert times == sorted(times)
     answer.pop("tokens_per_s")
     assert answer == {
+        "id": "chatcmpl-1",
         "text": "Blue light",
         "token_ids": [11, 12, 13],
         "finish_reason": "stop",

@@ -20,6 +20,9 @@ def one_line(capsys: Capture) -> str:
     return line
 
 
+COMMANDS = ["demo", "up", "status", "doctor", "edge", "core", "lb", "chat", "explain"]
+
+
 def test_version_is_printed(capsys: Capture) -> None:
     assert cli.run(["--version"]) == 0
     assert capsys.readouterr().out == "firstlight 0.1.0\n"
@@ -28,14 +31,10 @@ def test_version_is_printed(capsys: Capture) -> None:
 def test_without_arguments_the_commands_are_listed(capsys: Capture) -> None:
     assert cli.run([]) == 0
     shown = capsys.readouterr().out
-    assert all(
-        name in shown for name in ("demo", "up", "status", "doctor", "edge", "core", "lb", "chat")
-    )
+    assert all(name in shown for name in COMMANDS)
 
 
-@pytest.mark.parametrize(
-    "command", ["demo", "up", "status", "doctor", "edge", "core", "lb", "chat"]
-)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: Capture) -> None:
     assert cli.run([command, "--help"]) == 0
     assert "Usage: firstlight " + command in capsys.readouterr().out
@@ -50,6 +49,7 @@ def test_every_command_has_help(command: str, capsys: Capture) -> None:
         (["chat", "--http", "4", "hi"], "'4'"),
         (["chat", "--max-tokens", "0", "hi"], "--max-tokens"),
         (["chat", "--seed", "x", "hi"], "--seed"),
+        (["explain"], "ID"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(
@@ -91,17 +91,25 @@ def test_printed_settings_can_be_read_back(role: str, tmp_path: Path, capsys: Ca
     assert capsys.readouterr().out == printed
 
 
-def test_a_chat_without_a_mesh_says_how_to_start_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+@pytest.mark.parametrize("command", ["chat", "explain"])
+def test_a_command_without_a_mesh_says_how_to_start_one(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("FIRSTLIGHT_STATE_DIR", str(tmp_path))
-    assert cli.run(["chat", "hi"]) == 1
+    assert cli.run([command, "hi"]) == 1
     assert "firstlight up" in one_line(capsys)
 
 
 def test_an_empty_question_is_refused(capsys: Capture) -> None:
     assert cli.run(["chat", "  "]) == 1
     assert "empty" in one_line(capsys)
+
+
+def test_an_empty_id_or_key_is_refused(capsys: Capture) -> None:
+    assert cli.run(["explain", " "]) == 1
+    assert "the id is empty" in one_line(capsys)
+    assert cli.run(["explain", "--key", " ", "chatcmpl-1"]) == 1
+    assert "the key is empty" in one_line(capsys)
 
 
 def test_an_interrupt_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -150,7 +158,8 @@ def test_a_port_in_use_is_one_line_that_names_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["chat", "hi"], ["lb", "--print-config"], ["doctor"]]
+    "arguments",
+    [["--help"], ["chat", "hi"], ["explain", "x"], ["lb", "--print-config"], ["doctor"]],
 )
 def test_light_commands_never_load_torch(arguments: list[str], tmp_path: Path) -> None:
     program = (

@@ -27,6 +27,13 @@ def test_text_ids_and_details_are_put_together_in_order() -> None:
     assert reply.details == {"seed": 7, "core": "b", "moved": 1, "offset": 3}
 
 
+def test_the_answers_id_is_that_of_the_edge_that_served_it_last() -> None:
+    reply = Reply()
+    for id in ("chatcmpl-1", "chatcmpl-2"):
+        reply.feed(json.dumps({"id": id}), 1.0)
+    assert reply.id == "chatcmpl-2"
+
+
 def test_speed_is_counted_from_the_first_token_to_the_last() -> None:
     reply = Reply()
     reply.feed(chunk("a", ids=[1]), 2.0)

@@ -418,6 +418,13 @@ async def test_failed_and_cancelled_ones_have_marks_too(bench: Bench) -> None:
     assert list(bench.marks("left"))[-1] == "cancelled"
 
 
+async def test_a_mark_does_not_quote_what_was_wrong_with_a_request(bench: Bench) -> None:
+    bench.start()
+    bench.backend.open(request("a", (1, 2, 4711)), 1, (), CREDIT)
+    await bench.until(bench.failures)
+    assert bench.marks("a")["failed"] == "request"
+
+
 async def test_nothing_is_kept_of_a_request_that_was_cancelled_before_it_began(
     bench: Bench,
 ) -> None:
