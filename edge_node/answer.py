@@ -29,7 +29,12 @@ class Ask:
     priority: Priority = Priority.INTERACTIVE
     budget_s: float = 600.0
     committed: tuple[tuple[int, ...], ...] = ()
-    """On resume: the ids of each choice that the client has, with their text. Empty: none."""
+    """On resume: the ids of each choice that are known already. Empty: none."""
+    has: tuple[int, ...] = ()
+    """On resume: how many ids of each choice the client has, with their text; it may be more than
+    are known here. Empty: all that are committed."""
+    picked: tuple[int, ...] = ()
+    """On resume: the choices that are wanted. Empty: all."""
     numerics_class: str | None = None
     """On resume: of the cores that committed them."""
     received_s: float = 0.0
@@ -109,6 +114,14 @@ class ChoiceStats:
     tpot_ms: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a choice has come, whatever of it the client has taken."""
+
+    ids: tuple[int, ...]
+    finish: FinishReason | None
+
+
 class Answer(Protocol):
     """The choices of one ask, prompt by prompt, on their way.
 
@@ -116,7 +129,7 @@ class Answer(Protocol):
     """
 
     streams: tuple[str, ...]
-    """An unguessable id a choice."""
+    """An unguessable id a choice that was asked for."""
 
     async def take(self) -> list[Event]:
         """What came since the last call, waiting for something; nothing once all has ended.
@@ -128,6 +141,20 @@ class Answer(Protocol):
 
     def stats(self, index: int) -> ChoiceStats:
         """Final once the choice has ended; what is known so far before."""
+        ...
+
+    def progress(self, index: int, start: int = 0) -> Progress:
+        """The committed ids of choice `index` from the `start`-th on, and its ending if it has one.
+
+        Also after `close`.
+        """
+        ...
+
+    def rewind(self, has: Mapping[int, int]) -> None:
+        """Go on for another client, who has the first `has[index]` ids of each choice.
+
+        The next `take` begins with all that it lacks, but for logprobs. Nobody may wait in `take`.
+        """
         ...
 
     def close(self) -> None:

@@ -4,13 +4,14 @@ Sans-IO. The pipeline tells it what cores say and when; it says what the client 
 core is lost, whether the answer moves on to another one or ends with an error.
 """
 
+from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from random import Random
 
-from firstlight.edge_node.answer import ChoiceStats, Event, TokenText, TtftParts
+from firstlight.edge_node.answer import ChoiceStats, Event, Progress, TokenText, TtftParts
 from firstlight.shared.blocks import block_hashes, root_hash
 from firstlight.shared.errors import PeerError, RequestError
 from firstlight.shared.retry import Attempts, Decision, RetryBudget
@@ -60,9 +61,12 @@ class Choice:
         token_bytes: Callable[[int], bytes],
         received_s: float,
         committed: tuple[int, ...] = (),
+        has: int | None = None,
         numerics_class: str | None = None,
     ) -> None:
-        """`committed`, by cores of `numerics_class`: ids that the client has, with their text."""
+        """`committed`: ids known already, by cores of `numerics_class`. The client has the first
+        `has` ids of the answer with their text: those that are committed, if it is not told.
+        """
         self.request = request
         self.index = index
         self.stream = TokenStream(request.prompt, committed)
@@ -75,27 +79,58 @@ class Choice:
         """Cores that failed this choice; tried again only if no other is left."""
         root = root_hash(tokenizer_hash=request.tokenizer_hash, salt=request.salt)
         self.block_hashes = block_hashes(root, request.prompt)
-        self._detokenizer = Detokenizer(token_bytes, stop)
+        self._stop = stop
         self._token_bytes = token_bytes
         self._received_s = received_s
         self._first_s = self._last_s = received_s
         self._committed_in_epoch = False
         self._attempts = Attempts()
         self._was_lost = False
-        self._count = 0
-        """Ids of the answer so far."""
-        self._offset = 0
-        self._cut = False
         self._held: deque[TokenText] = deque()
         """With logprobs: ids whose text is not fully sent."""
         self._released = len(committed)
-        self._taken = len(request.prompt) + len(committed)
-        self._credit = self._taken + CREDIT_TOKENS
+        self._credit = 0
         self._hints_before: dict[str, HintCount] = {}
         self._had_ids = len(committed)
+        self.backlog = self.tell_from(len(committed) if has is None else has)
+        """What is committed already, and not with the client; empty if nothing."""
+        self.stats = replace(
+            self.stats, completion_tokens=self._count, numerics_class=self.numerics_class or ""
+        )
+
+    def tell_from(self, has: int) -> Event:
+        """Begin again for a client with the first `has` ids: all that it lacks, but for logprobs.
+
+        `has` may be more than is committed: what comes up to there will not be told either.
+        """
+        self._detokenizer = Detokenizer(self._token_bytes, self._stop)
+        self.finish = None
+        self._cut = False
+        self._count = 0
+        """Ids of the answer so far."""
+        self._offset = 0
+        self._has = has
+        self._had = getincrementaldecoder("utf-8")("replace")
+        """Spells the ids that the client has."""
         self._had_chars = 0
         """Of the text to come, what the client has already."""
-        self._replay(committed)
+        self._taken = len(self.request.prompt) + has
+        self._credit = max(self._credit, self._taken + CREDIT_TOKENS)
+        text = ""
+        for token in self.stream.ids:
+            if self.finish is None:
+                text += self._push(token, None)
+        return Event(self.index, text, tuple(self.stream.ids[has : self._count]), self._offset)
+
+    def progress(self, start: int = 0) -> Progress:
+        """The ids from the `start`-th on; those behind the ending are none of the answer's."""
+        return Progress(tuple(self.stream.ids[start : self._count]), self.finish)
+
+    @property
+    def behind(self) -> bool:
+        """Whether the client has ids that are not committed here, so only the class that committed
+        them may go on."""
+        return self._count < self._has
 
     def assign(self, assignment: Assignment) -> int:
         """Give the choice to a core; returns the epoch of that assignment."""
@@ -130,15 +165,16 @@ class Choice:
         logprobs = commit.logprobs[len(commit.ids) - len(fresh) :]
         text, ids = "", []
         for i, token in enumerate(fresh):
-            ids.append(token)
             text += self._push(token, logprobs[i] if logprobs else None)
+            if self._count > self._has:
+                ids.append(token)
             if self.finish:
                 break
         tpot_ms = (self._last_s - self._first_s) * 1e3 / max(1, self._count - self._had_ids - 1)
         self.stats = replace(self.stats, completion_tokens=self._count, tpot_ms=tpot_ms)
         return Event(
             index=self.index,
-            text=self._unseen(text),
+            text=text,
             ids=tuple(ids),
             offset=self._offset,
             tokens=self._release(),
@@ -235,24 +271,19 @@ class Choice:
         )
         self.stats = replace(self.stats, ttft_ms=parts, cached_tokens=commit.cached_tokens or 0)
 
-    def _replay(self, committed: tuple[int, ...]) -> None:
-        """Come to where the client is."""
-        text, had = "", b"".join(map(self._token_bytes, committed)).decode("utf-8", "replace")
-        for token in committed:
-            if self.finish is None:
-                text += self._push(token, None)
-        self._had_chars = max(0, len(had) - len(text))
-        self.stats = replace(
-            self.stats, completion_tokens=self._count, numerics_class=self.numerics_class or ""
-        )
-
-    def _unseen(self, text: str) -> str:
-        """What of the text the client has not."""
-        had = min(self._had_chars, len(text))
-        self._had_chars -= had
-        return text[had:]
+    def _unseen(self, token: int, text: str) -> str:
+        """What of the text, which became final with `token`, the client has not."""
+        if self._count <= self._has:
+            last = self._count == self._has or self.finish is not None
+            had = self._had.decode(self._token_bytes(token), final=last)
+            self._had_chars += len(had) - len(text)
+            return ""
+        had_chars = min(max(0, self._had_chars), len(text))
+        self._had_chars -= had_chars
+        return text[had_chars:]
 
     def _push(self, token: int, logprobs: TokenLogprobs | None) -> str:
+        """Take one id in; returns the text that is final with it, and not with the client."""
         request = self.request
         piece = self._detokenizer.push(token)
         self._count = count = self._count + 1
@@ -273,7 +304,7 @@ class Choice:
                 self.finish = FinishReason.STOP
         self._cut = piece.stopped and token not in request.eos_ids and count < request.max_tokens
         self._offset = piece.offset
-        return text
+        return self._unseen(token, text) if self._has else text
 
     def _release(self) -> tuple[TokenText, ...]:
         """The ids whose text is fully sent; at the end, those of which any text was kept."""

@@ -10,12 +10,12 @@ id does to an answer by `choice`, what to draft by `draft`. Here they meet the l
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 
 from firstlight.edge_node import meter
-from firstlight.edge_node.answer import Ask, ChoiceStats, Event
+from firstlight.edge_node.answer import Ask, ChoiceStats, Event, Progress
 from firstlight.edge_node.choice import Assignment, Choice
 from firstlight.edge_node.draft import Draft
 from firstlight.edge_node.route import CoreRouter
@@ -69,9 +69,10 @@ class Pipeline:
 
     def open(self, ask: Ask) -> "MeshAnswer":
         """Route every choice of `ask`, and send it off. Raises `CapacityError`."""
-        requests = [
-            self._request(ask, prompt, choice) for prompt in ask.prompts for choice in range(ask.n)
-        ]
+        requests = {
+            index: self._request(ask, ask.prompts[index // ask.n], index % ask.n)
+            for index in ask.picked or range(len(ask.prompts) * ask.n)
+        }
         answer = MeshAnswer(self, ask, requests)
         ask.timeline.name(answer.streams)
         for _ in ask.prompts:
@@ -107,12 +108,13 @@ class MeshAnswer:
     beyond what the client took.
     """
 
-    def __init__(self, pipeline: Pipeline, ask: Ask, requests: list[Request]) -> None:
-        self.streams = tuple(request.id for request in requests)
+    def __init__(self, pipeline: Pipeline, ask: Ask, requests: Mapping[int, Request]) -> None:
+        self.streams = tuple(request.id for request in requests.values())
         self._pipeline = pipeline
-        self._flights = [
-            Flight(self, pipeline, ask, request, index) for index, request in enumerate(requests)
-        ]
+        self._flights = {
+            index: Flight(self, pipeline, ask, request, index)
+            for index, request in requests.items()
+        }
         self._running = len(requests)
         self._waiting: list[Event] = []
         self._handed: list[Event] = []
@@ -123,7 +125,7 @@ class MeshAnswer:
     def start(self) -> None:
         """Send every choice on its way."""
         self._pipeline.answers.add(self)
-        for flight in self._flights:
+        for flight in self._flights.values():
             flight.depart()
 
     async def take(self) -> list[Event]:
@@ -144,10 +146,22 @@ class MeshAnswer:
         """How choice `index` was served, so far."""
         return self._flights[index].choice.stats
 
+    def progress(self, index: int, start: int = 0) -> Progress:
+        """How far choice `index` has come."""
+        return self._flights[index].choice.progress(start)
+
+    def rewind(self, has: Mapping[int, int]) -> None:
+        """Go on for another client."""
+        self._handed = []
+        self._waiting = [
+            event for index, flight in self._flights.items() for event in flight.again(has[index])
+        ]
+        self._running = len(self._flights)
+
     def close(self) -> None:
         """Cancel what still runs."""
         self._pipeline.answers.discard(self)
-        for flight in self._flights:
+        for flight in self._flights.values():
             flight.land()
 
     def push(self, event: Event) -> None:
@@ -172,6 +186,7 @@ class Flight:
             request,
             index=index,
             committed=committed,
+            has=ask.has[index] if ask.has else None,
             numerics_class=ask.numerics_class,
             stop=ask.stop,
             token_bytes=pipeline.token_bytes,
@@ -197,10 +212,19 @@ class Flight:
 
         A choice that is resumed at its very end needs no core.
         """
+        if self.choice.backlog.ids or self.choice.backlog.text:
+            self._answer.push(self.choice.backlog)
         if self.choice.finish is None:
             self._open(monotonic_s())
         else:
             self._conclude()
+
+    def again(self, has: int) -> list[Event]:
+        """All events so far, for another client, who has the first `has` ids."""
+        told = [self.choice.tell_from(has)]
+        if self._landed and self.choice.finish is not None:
+            told.append(self.choice.ending())
+        return told
 
     def land(self) -> None:
         """End the flight from our side."""
@@ -321,6 +345,13 @@ class Flight:
             raise DeadlineError(f"the request's time of {request.budget_s:g} s is over")
         before = choice.assignment
         link, assignment = self._pipeline.router.choose(choice, now)
+        if choice.behind and assignment.numerics_class != choice.numerics_class:
+            raise CapacityError(
+                f"no core of class {choice.numerics_class} is free, and only there the text would "
+                "be the same: send firstlight.resume.ids",
+                code="resume_unknown",
+                retry_after_s=MOVE_GIVE_UP_S,
+            )
         epoch = choice.assign(assignment)
         self._link = link
         link.open(request, epoch, choice.stream.ids, self, budget_s=left_s)

@@ -262,44 +262,94 @@ def told(made: Choice, ids: list[int]) -> tuple[list[tuple[str, int]], FinishRea
     events: list[tuple[str, int]] = []
     for token in ids:
         if made.finish is None:
-            event = made.commit(commit(made, bytes([token])), 10.5)
+            event = made.commit(commit(made, bytes([token]), epoch=made.stream.epoch), 10.5)
             assert event is not None
             events.append((event.text, event.offset))
     return events, made.finish
 
 
-@given(
-    st.lists(st.integers(0, len(PIECES)), min_size=1, max_size=14),
-    st.lists(st.text("abé", min_size=1, max_size=3), max_size=2).map(tuple),
-    st.integers(1, 14),
-    st.data(),
-)
+def pieces_choice(
+    most: int, stop: tuple[str, ...], committed: tuple[int, ...] = (), has: int | None = None
+) -> Choice:
+    request = doubles.request(max_tokens=most, eos_ids=frozenset({len(PIECES)}))
+    return Choice(
+        request,
+        index=0,
+        stop=stop,
+        token_bytes=lambda token: (*PIECES, b"")[token],
+        received_s=10.0,
+        committed=committed,
+        has=has,
+        numerics_class="class-a",
+    )
+
+
+ANY_PIECES = st.lists(st.integers(0, len(PIECES)), min_size=1, max_size=14)
+ANY_STOPS = st.lists(st.text("abé", min_size=1, max_size=3), max_size=2).map(tuple)
+
+
+@given(ANY_PIECES, ANY_STOPS, st.integers(1, 14), st.data())
 def test_a_choice_resumed_at_any_event_tells_the_rest_of_the_text(
     ids: list[int], stop: tuple[str, ...], most: int, data: st.DataObject
 ) -> None:
-    eos = len(PIECES)
-
-    def make(committed: tuple[int, ...]) -> Choice:
-        request = doubles.request(max_tokens=most, eos_ids=frozenset({eos}))
-        return Choice(
-            request,
-            index=0,
-            stop=stop,
-            token_bytes=lambda token: (*PIECES, b"")[token],
-            received_s=10.0,
-            committed=committed,
-        )
-
-    whole, finish = told(make(()), ids)
+    whole, finish = told(pieces_choice(most, stop), ids)
     lost_after = data.draw(st.integers(0, len(whole)))
     offset = whole[lost_after - 1][1] if lost_after else 0
-    resumed = make(tuple(ids[:offset]))
+    resumed = pieces_choice(most, stop, tuple(ids[:offset]))
     rest, again = told(resumed, ids[offset:])
     before, after = "".join(t for t, _ in whole[:lost_after]), "".join(t for t, _ in rest)
     assert before + after == "".join(text for text, _ in whole)
     if finish is not None:
         assert again == finish
         assert resumed.stats.completion_tokens <= len(ids)
+
+
+@given(ANY_PIECES, ANY_STOPS, st.integers(1, 14), st.data())
+def test_a_choice_of_which_more_or_less_is_known_than_the_client_has_tells_the_rest(
+    ids: list[int], stop: tuple[str, ...], most: int, data: st.DataObject
+) -> None:
+    first = pieces_choice(most, stop)
+    whole, finish = told(first, ids)
+    lost_after = data.draw(st.integers(0, len(whole)))
+    has = whole[lost_after - 1][1] if lost_after else 0
+    known = data.draw(st.integers(0, first.stats.completion_tokens))
+    resumed = pieces_choice(most, stop, tuple(ids[:known]), has)
+    rest, again = told(resumed, ids[known:])
+    before = "".join(text for text, _ in whole[:lost_after])
+    after = resumed.backlog.text + "".join(text for text, _ in rest)
+    assert before + after == "".join(text for text, _ in whole)
+    assert again == finish
+
+
+@given(ANY_PIECES, ANY_STOPS, st.integers(1, 14), st.data())
+def test_a_choice_told_again_from_any_event_tells_the_rest_and_goes_on(
+    ids: list[int], stop: tuple[str, ...], most: int, data: st.DataObject
+) -> None:
+    whole, finish = told(pieces_choice(most, stop), ids)
+    made, known = pieces_choice(most, stop), data.draw(st.integers(0, len(ids)))
+    so_far, _ = told(made, ids[:known])
+    lost_after = data.draw(st.integers(0, len(so_far)))
+    has = so_far[lost_after - 1][1] if lost_after else 0
+    event = made.tell_from(has)
+    rest, again = told(made, ids[known:])
+    had = "".join(text for text, _ in so_far[:lost_after])
+    assert had + event.text + "".join(text for text, _ in rest) == "".join(t for t, _ in whole)
+    assert again == finish
+    told_ids = event.ids + tuple(ids[known : made.stats.completion_tokens])
+    assert told_ids == tuple(ids[has : made.stats.completion_tokens])
+
+
+def test_ids_that_the_client_has_are_committed_and_not_told() -> None:
+    made = pieces_choice(8, (), committed=(1,), has=3)
+    assert made.behind
+    made.assign(EU)
+    silent = made.commit(commit(made, b"\1\1"), 10.5)
+    assert silent is not None
+    assert (silent.text, silent.ids, silent.offset) == ("", (), 3)
+    assert not made.behind
+    told_of = made.commit(commit(made, b"\2"), 10.6)
+    assert told_of is not None
+    assert (told_of.text, told_of.ids, told_of.offset) == ("ab", (2,), 4)
 
 
 def test_only_the_first_commit_says_what_the_start_cost() -> None:
