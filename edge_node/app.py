@@ -6,6 +6,7 @@ HTTP/3 and TCP, says that it is ready; and when told to stop, lets running answe
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
@@ -14,6 +15,7 @@ from firstlight.edge_node import meter
 from firstlight.edge_node.config import EdgeSettings, is_loopback
 from firstlight.edge_node.control import EdgeControl, load_of
 from firstlight.edge_node.http.fronts import Fronts
+from firstlight.edge_node.journal import Journal
 from firstlight.edge_node.openai.routes import create_app
 from firstlight.edge_node.pipeline import Pipeline
 from firstlight.edge_node.resume import Seals
@@ -26,6 +28,7 @@ from firstlight.shared import lifecycle, rpc, telemetry
 from firstlight.shared.config import state_dir
 from firstlight.shared.keys import read_keys
 from firstlight.shared.model_files import default_model_path
+from firstlight.shared.redis_client import connect
 from firstlight.shared.text.chat import ChatEncoder, load_chat_template
 from firstlight.shared.text.tokenizer import Tokenizer, load_tokenizer
 from firstlight.shared.tls import front_files, node_files
@@ -62,6 +65,11 @@ async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
         salt_of=Salts(salt, settings.sharing.groups).of,
         rng=rng,
     )
+    seals = Seals(stream_keys)
+    journal_client = connect(
+        "journal.redis", settings.journal.redis, timeout_s=settings.journal.timeout_s
+    )
+    journal = None if journal_client is None else Journal(settings.journal, journal_client, seals)
     metrics = is_loopback(host) if settings.metrics is None else settings.metrics
     app = create_app(
         pipeline,
@@ -69,7 +77,9 @@ async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
         encode_chat,
         router.models,
         tenants,
-        Seals(stream_keys),
+        seals,
+        streams=settings.streams,
+        journal=journal,
         not_ready=lambda: None if router.models() else "no core is linked yet",
         metrics=telemetry.render if metrics else None,
         on_access=meter.answered,
@@ -93,12 +103,18 @@ async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
             rtt_ms=router.round_trips,
             rng=rng,
         )
-        async with lifecycle.beside(pool.run(), stop), control.member(stop):
+        async with AsyncExitStack() as beside:
+            if journal is not None:
+                await beside.enter_async_context(lifecycle.beside(journal.run(), stop))
+            await beside.enter_async_context(lifecycle.beside(pool.run(), stop))
+            await beside.enter_async_context(control.member(stop))
             lifecycle.ready(settings.node, info.address)
             await stop.wait()
             await fronts.drain(settings.drain_s)
     finally:
         await fronts.stop()
+        if journal_client is not None:
+            await journal_client.aclose()
 
 
 def _load_text(path: Path | None) -> tuple[Tokenizer, ChatEncoder]:

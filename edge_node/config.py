@@ -5,6 +5,8 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from firstlight.edge_node.http.limits import HttpLimits
+from firstlight.edge_node.journal import JournalConfig
+from firstlight.edge_node.stream_log import StreamsConfig
 from firstlight.edge_node.timeline import TimelineLimits
 from firstlight.shared.config import Region, Seconds, Settings
 from firstlight.shared.tls import FrontConfig, TlsConfig
@@ -59,6 +61,8 @@ class EdgeSettings(Settings):
     tokenizer: TokenizerConfig = TokenizerConfig()
     http: HttpLimits = HttpLimits()
     timelines: TimelineLimits = TimelineLimits()
+    streams: StreamsConfig = StreamsConfig()
+    journal: JournalConfig = JournalConfig()
     drain_s: Seconds = 10.0
     """How long running answers may take after SIGTERM."""
     metrics: bool | None = None

@@ -28,3 +28,19 @@ def routed(assignment: Assignment, *, home: bool) -> None:
     """A core was chosen, in the edge's own region or not."""
     telemetry.ROUTES.labels(assignment.region, "home" if home else "spill").inc()
     telemetry.ROUTE_TTFT_SECONDS.observe(assignment.ttft_ms / 1000)
+
+
+def streams_kept(streams: int, ids: int) -> None:
+    """What the log of streams holds now."""
+    telemetry.STREAMS_KEPT.set(streams)
+    telemetry.STREAM_IDS_KEPT.set(ids)
+
+
+def gone_on(how: str) -> None:
+    """A client goes on with a stream: `here`, by its `key`, by its `ids` or from the `journal`."""
+    telemetry.STREAMS_GONE_ON.labels(how).inc()
+
+
+def journaled(fate: str, count: int = 1) -> None:
+    """What became of streams that were to be written to the journal, or read from it."""
+    telemetry.JOURNAL.labels(fate).inc(count)

@@ -74,7 +74,8 @@ class Pipeline:
             for index in ask.picked or range(len(ask.prompts) * ask.n)
         }
         answer = MeshAnswer(self, ask, requests)
-        ask.timeline.name(answer.streams)
+        if not ask.timeline.streams:  # else it is gone on with: its client knows the first ones
+            ask.timeline.name(answer.streams)
         for _ in ask.prompts:
             self.retries.request(monotonic_s())
         try:

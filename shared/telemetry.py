@@ -168,6 +168,24 @@ KV_LOADED_BYTES = Counter(
     ("tier",),
     registry=REGISTRY,
 )
+STREAMS_KEPT = Gauge(
+    "firstlight_streams_kept", "Choices that a client can come back to.", registry=REGISTRY
+)
+STREAM_IDS_KEPT = Gauge(
+    "firstlight_stream_ids_kept", "Ids kept for that, of prompts and answers.", registry=REGISTRY
+)
+STREAMS_GONE_ON = Counter(
+    "firstlight_streams_gone_on",
+    "Streams that a client went on with: here, by its key, by its ids, from the journal.",
+    ("how",),
+    registry=REGISTRY,
+)
+JOURNAL = Counter(
+    "firstlight_journal_streams",
+    "Streams written to the journal and read from it, by what became of it.",
+    ("fate",),
+    registry=REGISTRY,
+)
 LINKS = Gauge("firstlight_links", "Links between edges and this core that live.", registry=REGISTRY)
 LINK_LOSSES = Counter(
     "firstlight_link_losses", "Links lost, by why.", ("reason",), registry=REGISTRY

@@ -40,8 +40,9 @@ def error_headers(error: FirstlightError) -> dict[str, str]:
     return headers
 
 
-def http_error(status: int, detail: str) -> FirstlightError:
-    """An error that the web framework raised by status alone (404, 405 and kin)."""
-    error: FirstlightError = RequestError(detail) if status < 500 else FirstlightError(detail)
+def http_error(status: int, detail: str, code: str | None = None) -> FirstlightError:
+    """An error known by its status alone: the web framework's (404, 405 and kin), and 409."""
+    kind = RequestError if status < 500 else FirstlightError
+    error: FirstlightError = kind(detail, code=code)
     error.http_status = status
     return error

@@ -81,6 +81,10 @@ class Dialect(Protocol):
         """The choice in a body."""
         ...
 
+    def later(self) -> "Dialect":
+        """For a client that has the beginning."""
+        ...
+
 
 class Chat:
     """`/v1/chat/completions`."""
@@ -119,6 +123,10 @@ class Chat:
             "logprobs": self._lines(choice.tokens),
             "finish_reason": choice.finish,
         }
+
+    def later(self) -> "Chat":
+        """The same: no text stands before the answer's own."""
+        return self
 
     def _chunk(
         self, index: int, delta: Object, logprobs: Object | None, finish: FinishReason | None
@@ -166,6 +174,10 @@ class Completions:
         """All of the text."""
         text = self._echo(index) + "".join(choice.text)
         return self._choice(index, text, self._columns(index, choice.tokens), choice.finish)
+
+    def later(self) -> "Completions":
+        """Without the prompts."""
+        return Completions(self._token_bytes, self._logprobs)
 
     def _echo(self, index: int) -> str:
         return self._echoes[index] if self._echoes else ""

@@ -9,47 +9,23 @@ sent.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from pydantic_core import to_json
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from firstlight.edge_node.answer import Answer, AnswerSource, Ask, Event
-from firstlight.edge_node.openai.errors import error_body, error_headers
-from firstlight.edge_node.openai.objects import Dialect, Origin, Served, Whole, body, usage
+from firstlight.edge_node.answer import Answer, Event
+from firstlight.edge_node.openai.errors import error_body, error_headers, http_error
+from firstlight.edge_node.openai.objects import Dialect, Served, Whole, body, usage
+from firstlight.edge_node.openai.sessions import Session, Turn
 from firstlight.edge_node.openai.sse import HEADERS, KEEP_ALIVE, StreamWriter, error_line
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import FirstlightError, PeerError
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """When a stream says something. Seconds."""
-
-    first_event_wait_s: float = 10.0
-    """After this a stream's headers go out, whether or not anything came."""
-    keep_alive_s: float = 10.0
-    """Silence before a keep-alive; clients and what stands between give up after 15 and more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Everything known before the mesh is asked."""
-
-    source: AnswerSource
-    ask: Ask
-    dialect: Dialect
-    origin: Origin
-    seal: Callable[[Ask], str]
-    """What a client can go on with at another edge."""
-    stream: bool
-    include_usage: bool
-    pace: Pace
 
 
 def error_response(error: FirstlightError) -> Response:
@@ -58,16 +34,26 @@ def error_response(error: FirstlightError) -> Response:
 
 
 class Reply(Response):
-    """Serves a `Call` as an ASGI response."""
+    """Serves choices of a session as an ASGI response."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(
+        self,
+        session: Session,
+        *,
+        has: Mapping[int, int] | None = None,
+        dialect: Dialect | None = None,
+    ) -> None:
+        """`has`: of each choice that is told, how many ids the client has; by default all choices,
+        from their beginning."""
         # Not Response's __init__: headers and body do not exist before the first event.
         self.status_code, self.background = 200, None
-        self._call = call
+        self._session, self._call = session, session.call
+        self._has = session.begins if has is None else has
+        self._dialect = dialect or session.call.dialect
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve until the answer ends or the client goes, whichever is first."""
+        """Serve until the answer ends, the client goes or another takes over."""
         try:
             await self._answer(receive, send)
         except OSError:
@@ -87,29 +73,37 @@ class Reply(Response):
                 await error_response(failed)(scope, receive, send)
 
     async def _answer(self, receive: Receive, send: Send) -> None:
-        answer = self._call.source.open(self._call.ask)  # on its way before anything else is made
+        turn = self._session.claim(self._has)
         tell = self._tell if self._call.stream else self._tell_at_once
         try:
-            await _while_there(receive, tell(answer, send))
+            # On its way before anything else is made, unless another connection must let go first.
+            answer = self._session.answer_for(turn) if turn.free else None
+            await _while_there(receive, tell(turn, answer, send), turn)
+        except OSError:
+            raise
+        except Exception:
+            turn.failed = True
+            raise
         finally:
-            answer.close()
+            self._session.leave(turn)
 
-    async def _tell(self, answer: Answer, send: Send) -> None:
+    async def _tell(self, turn: Turn, answer: Answer | None, send: Send) -> None:
         """Events as they come."""
-        choices = _choices(answer)
+        answer = answer or await turn.begin()
+        choices = self._choices(turn, answer)
         writer = StreamWriter(
-            self._call.dialect,
+            self._dialect,
             self._call.origin,
             choices,
             cap=self._call.seal(self._call.ask),
             include_usage=self._call.include_usage,
         )
-        wait_s, silent = self._call.pace.first_event_wait_s, set(range(len(choices)))
+        wait_s, silent = self._call.pace.first_event_wait_s, set(choices)
         while (events := await _take(answer, wait_s)) != []:
             wait_s = self._call.pace.keep_alive_s
             chunk = KEEP_ALIVE if events is None else writer.chunks(events)
             if not self._started:
-                await self._start(send, choices[0], HEADERS)
+                await self._start(send, choices, HEADERS)
             if chunk:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             if silent and events:
@@ -118,20 +112,21 @@ class Reply(Response):
         await send({"type": "http.response.body", "body": end, "more_body": False})
         self._call.ask.timeline.note("sent", monotonic_s())
 
-    async def _tell_at_once(self, answer: Answer, send: Send) -> None:
+    async def _tell_at_once(self, turn: Turn, answer: Answer | None, send: Send) -> None:
         """One body, when all is known."""
-        choices = _choices(answer)
-        wholes = [Whole() for _ in choices]
+        answer = answer or await turn.begin()
+        choices = self._choices(turn, answer)
+        wholes = {index: Whole() for index in choices}
         while events := await answer.take():
             for event in events:
                 _add(wholes, event)
-        open_ends = [i for i, whole in enumerate(wholes) if whole.finish is None]
+        open_ends = [i for i, whole in wholes.items() if whole.finish is None]
         if open_ends:
             raise PeerError(f"the answer broke off: no ending for choice {open_ends[0]}")
-        told = list(zip(choices, wholes, strict=True))
-        text = to_json(body(self._call.dialect, self._call.origin, told, self._usage(choices)))
+        told = [(choices[index], whole) for index, whole in wholes.items()]
+        text = to_json(body(self._dialect, self._call.origin, told, self._usage(choices)))
         headers = {"content-type": "application/json", "content-length": str(len(text))}
-        await self._start(send, choices[0], headers)
+        await self._start(send, choices, headers)
         await send({"type": "http.response.body", "body": text, "more_body": False})
         self._call.ask.timeline.note("sent", monotonic_s())
 
@@ -141,8 +136,10 @@ class Reply(Response):
             silent.remove(index)
             self._call.ask.timeline.note("first text", monotonic_s(), index)
 
-    async def _start(self, send: Send, first: Served, headers: dict[str, str]) -> None:
-        stats = first.stats()
+    async def _start(
+        self, send: Send, choices: Mapping[int, Served], headers: dict[str, str]
+    ) -> None:
+        stats = next(iter(choices.values())).stats()
         known = {
             "x-firstlight-edge": self._call.origin.edge,
             "x-firstlight-core": stats.core,
@@ -153,15 +150,23 @@ class Reply(Response):
         self._started = True
         await send({"type": "http.response.start", "status": 200, "headers": raw})
 
-    def _usage(self, choices: Sequence[Served]) -> dict[str, object]:
-        return usage(self._call.ask, [served.stats() for served in choices])
+    def _choices(self, turn: Turn, answer: Answer) -> dict[int, Served]:
+        session = self._session
+        return {
+            index: Served(session.streams[index], partial(session.stats_of, answer, index))
+            for index in turn.choices
+        }
+
+    def _usage(self, choices: Mapping[int, Served]) -> dict[str, object]:
+        """Of what is told: one choice alone has one prompt."""
+        ask = self._call.ask
+        if len(choices) < self._session.choices:
+            prompts = tuple(ask.prompts[index // ask.n] for index in choices)
+            ask = replace(ask, prompts=prompts, n=1)
+        return usage(ask, [served.stats() for served in choices.values()])
 
 
-def _choices(answer: Answer) -> list[Served]:
-    return [Served(stream, partial(answer.stats, i)) for i, stream in enumerate(answer.streams)]
-
-
-def _add(wholes: Sequence[Whole], event: Event) -> None:
+def _add(wholes: Mapping[int, Whole], event: Event) -> None:
     if wholes[event.index].finish is not None:
         raise PeerError(f"an event after the ending of choice {event.index}")
     wholes[event.index].add(event)
@@ -176,9 +181,9 @@ async def _take(answer: Answer, wait_s: float) -> list[Event] | None:
         return None
 
 
-async def _while_there(receive: Receive, telling: Coroutine[None, None, None]) -> None:
-    """Do this until it is done, or the client has gone. Raises what it raised."""
-    work = asyncio.ensure_future(telling)
+async def _while_there(receive: Receive, telling: Coroutine[None, None, None], turn: Turn) -> None:
+    """Do this until it is done, the client has gone or another took over. Raises what it raised."""
+    work = turn.work = asyncio.ensure_future(telling)
     gone = asyncio.ensure_future(_disconnected(receive))
     try:
         done, _ = await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -188,6 +193,10 @@ async def _while_there(receive: Receive, telling: Coroutine[None, None, None]) -
         await asyncio.gather(work, gone, return_exceptions=True)
     if not work.cancelled():
         work.result()
+    elif turn.displaced:
+        raise http_error(
+            409, "another connection goes on with this stream", code="stream_taken_over"
+        )
     elif gone not in done:
         raise PeerError("the answer was cancelled underneath us")
 

@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from firstlight.edge_node.answer import AnswerSource, Ask
+from firstlight.edge_node.journal import Journal
 from firstlight.edge_node.middleware import (
     MARKS,
     TIMELINE,
@@ -30,7 +31,7 @@ from firstlight.edge_node.middleware import (
 )
 from firstlight.edge_node.openai.errors import http_error
 from firstlight.edge_node.openai.objects import Chat, Completions, Dialect, Origin
-from firstlight.edge_node.openai.reply import Call, Pace, Reply, error_response
+from firstlight.edge_node.openai.reply import Reply, error_response
 from firstlight.edge_node.openai.schema import (
     COMPLETION_TOKENS,
     PRIORITIES,
@@ -42,8 +43,11 @@ from firstlight.edge_node.openai.schema import (
     parse_completion,
     sampling_of,
 )
+from firstlight.edge_node.openai.sessions import Call, Pace, Sessions
+from firstlight.edge_node.openai.streams import Streams, key_of
 from firstlight.edge_node.openai.timelines import timeline_route
-from firstlight.edge_node.resume import Seals, check_committed
+from firstlight.edge_node.resume import Seals
+from firstlight.edge_node.stream_log import IdempotencyKey, StreamsConfig
 from firstlight.edge_node.tenants import Tenants
 from firstlight.edge_node.timeline import Timeline, Timelines
 from firstlight.shared.clock import monotonic_s, unix_s
@@ -127,20 +131,21 @@ class Api:
         encode_chat: EncodeChat,
         models: Callable[[], Sequence[ModelEntry]],
         tenants: Tenants,
-        seals: Seals,
+        streams: Streams,
         limits: ApiLimits,
         entropy: random.Random,
         timelines: Timelines,
     ) -> None:
         self._source, self._tokenizer, self._encode_chat = source, tokenizer, encode_chat
         self._models, self._tenants, self._limits = models, tenants, limits
-        self._seals = seals
+        self._streams = streams
         self._entropy, self._timelines = entropy, timelines
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
         tenant = self._begin(request, Chat.id_prefix)
         raw = await _read(request, self._limits.body_bytes_max)
+        key = key_of(request, tenant, raw)
         body = parse_chat(raw)
         model = self._model(body.model, "model")
         messages = chat_messages(body)
@@ -148,12 +153,13 @@ class Api:
         wanted = body.max_completion_tokens or body.max_tokens
         dialect = Chat(self._tokenizer.token_bytes, bool(body.logprobs))
         prompts = [(tuple(prompt), "messages")]
-        return self._reply(request, tenant, body, model, prompts, wanted, dialect)
+        return await self._reply(request, tenant, key, body, model, prompts, wanted, dialect)
 
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`: `n` choices to each prompt."""
         tenant = self._begin(request, Completions.id_prefix)
         raw = await _read(request, self._limits.body_bytes_max)
+        key = key_of(request, tenant, raw)
         body = parse_completion(raw)
         model = self._model(body.model, "model")
         given = body.prompts
@@ -176,7 +182,7 @@ class Api:
             )
         echoes = self._echoes(given, body.n or 1) if body.echo and not resumed else ()
         dialect = Completions(self._tokenizer.token_bytes, body.logprobs is not None, echoes)
-        return self._reply(request, tenant, body, model, named, wanted, dialect)
+        return await self._reply(request, tenant, key, body, model, named, wanted, dialect)
 
     async def list_models(self, request: Request) -> Response:
         """`GET /v1/models`."""
@@ -222,10 +228,11 @@ class Api:
         texts = [p if isinstance(p, str) else self._tokenizer.decode(p) for p in prompts]
         return [text for text in texts for _ in range(n)]
 
-    def _reply(
+    async def _reply(
         self,
         request: Request,
         tenant: str,
+        key: IdempotencyKey | None,
         body: ChatBody | CompletionBody,
         model: ModelEntry,
         prompts: Sequence[tuple[tuple[int, ...], str]],
@@ -256,16 +263,11 @@ class Api:
             if options and options.priority
             else Priority.INTERACTIVE,
             budget_s=self._limits.budget_s,
-            committed=() if resume is None else tuple(tuple(ids) for ids in resume.ids),
-            numerics_class=None if resume is None else resume.numerics_class,
             received_s=marks.received_s,
             timeline=timeline,
         )
         if resume is not None:
-            if not body.stream:
-                raise RequestError("firstlight.resume without stream: true", param="stream")
-            check_committed(ask, self._tokenizer.vocab)
-            self._seals.check(resume.cap, ask)
+            ask = await self._streams.resumed(ask, resume, stream=bool(body.stream))
         count, tokens = len(ask.prompts) * ask.n, sum(map(len, ask.prompts))
         timeline.note(
             "tokenized", monotonic_s(), prompt_tokens=tokens, model=model.id, choices=count
@@ -279,18 +281,17 @@ class Api:
             edge_region=self._source.region,
             protocol=marks.protocol,
         )
-        return Reply(
-            Call(
-                self._source,
-                ask,
-                dialect,
-                origin,
-                self._seals.seal,
-                stream=bool(body.stream),
-                include_usage=body.include_usage,
-                pace=self._limits.pace,
-            )
+        call = Call(
+            self._source,
+            ask,
+            dialect,
+            origin,
+            self._streams.seals.seal,
+            stream=bool(body.stream),
+            include_usage=body.include_usage,
+            pace=self._limits.pace,
         )
+        return self._streams.reply(call, key)
 
     def _seed(self, body: ChatBody | CompletionBody, resume: Resume | None) -> int:
         if resume is not None:
@@ -326,6 +327,8 @@ def create_app(
     tenants: Tenants,
     seals: Seals,
     *,
+    streams: StreamsConfig | None = None,
+    journal: Journal | None = None,
     limits: ApiLimits | None = None,
     not_ready: Callable[[], str | None] = lambda: None,
     metrics: Callable[[], bytes] | None = None,
@@ -341,13 +344,16 @@ def create_app(
     `timelines` remembers what happened to requests.
     """
     timelines = Timelines() if timelines is None else timelines
+    kept = Streams(
+        tenants, seals, tokenizer.vocab, Sessions(streams or StreamsConfig(), journal), journal
+    )
     api = Api(
         source,
         tokenizer,
         encode_chat,
         models,
         tenants,
-        seals,
+        kept,
         limits or ApiLimits(),
         entropy or random.SystemRandom(),
         timelines,
@@ -355,6 +361,7 @@ def create_app(
     routes = [
         Route("/v1/chat/completions", api.chat, methods=["POST"]),
         Route("/v1/completions", api.completions, methods=["POST"]),
+        Route("/v1/streams/{stream}", kept.get, methods=["GET"]),
         Route("/v1/models", api.list_models, methods=["GET"]),
         Route("/v1/models/{model:path}", api.get_model, methods=["GET"]),
         timeline_route(timelines, tenants, source.edge),

@@ -78,12 +78,31 @@ class Resume(_Body):
 
     cap: Annotated[str, Field(max_length=256)]
     seed: Annotated[int, Field(ge=-_INT64, lt=_INT64)]
-    ids: Annotated[
-        list[Annotated[list[TokenId], Field(fail_fast=True)]],
-        Field(fail_fast=True, max_length=N_MAX * PROMPTS_MAX),
-        BeforeValidator(_lists),
-    ]
+    ids: (
+        Annotated[
+            list[Annotated[list[TokenId], Field(fail_fast=True)]],
+            Field(fail_fast=True, max_length=N_MAX * PROMPTS_MAX),
+            BeforeValidator(_lists),
+        ]
+        | None
+    ) = None
     """Of each choice, the first `offset` ids."""
+    streams: (
+        Annotated[
+            list[Annotated[str, Field(max_length=64)]],
+            Field(fail_fast=True, min_length=1, max_length=N_MAX * PROMPTS_MAX),
+        ]
+        | None
+    ) = None
+    """In place of `ids`, where edges keep a journal: of each choice, the id of its stream."""
+    offsets: (
+        Annotated[
+            list[Annotated[int, Field(ge=0, lt=1 << 31)]],
+            Field(fail_fast=True, max_length=N_MAX * PROMPTS_MAX),
+        ]
+        | None
+    ) = None
+    """With `streams`: the last `offset` of each."""
     numerics_class: Annotated[str, Field(max_length=256)] | None = Field(None, alias="class")
 
 

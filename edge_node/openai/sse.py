@@ -5,7 +5,7 @@ a keep-alive that no client takes for an event. Never an `id:` line: a comment a
 official SDK dispatch an empty event and fail.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
 from pydantic_core import to_json
 
@@ -39,26 +39,28 @@ class StreamWriter:
         self,
         dialect: Dialect,
         origin: Origin,
-        choices: Sequence[Served],
+        choices: Mapping[int, Served],
         *,
         cap: str,
         include_usage: bool,
     ) -> None:
-        """`cap`: what a client can go on with at another edge."""
+        """`choices` by index, some or all; `cap`: what a client can go on with elsewhere."""
         self._cap = cap
         self._dialect, self._origin, self._choices = dialect, origin, choices
         self._include_usage = include_usage
         self._begun: set[int] = set()
-        self._running = set(range(len(choices)))
+        self._speaker = next(iter(choices.values()))
+        """Whose numerics class names the whole stream's."""
+        self._running = set(choices)
         self._ids: dict[int, list[int]] = {}
         """Ids of a choice that no chunk has told yet: their text is held back."""
         # What opens an answer is spelled before its first event, which then has less to wait for.
         self._fingerprint, self._head = self._constant()
-        self._first = [self._opening(index) for index in range(len(choices))]
+        self._first = {index: self._opening(index) for index in choices}
 
     def chunks(self, events: Iterable[Event]) -> bytes:
         """The chunks for events in order, one a choice. May be empty: all text is held back."""
-        if not self._begun and fingerprint(self._choices[0]) != self._fingerprint:  # it moved
+        if not self._begun and fingerprint(self._speaker) != self._fingerprint:  # it moved
             self._fingerprint, self._head = self._constant()
         return b"".join(self._chunks_of(event) for event in merged(events))
 
@@ -113,7 +115,7 @@ class StreamWriter:
 
     def _constant(self) -> tuple[str | None, bytes]:
         """The fingerprint, and the head of every line: what they all say alike."""
-        name = fingerprint(self._choices[0])
+        name = fingerprint(self._speaker)
         told = {
             "id": self._origin.id,
             "object": self._dialect.chunk_object,

@@ -15,8 +15,8 @@ from openai import AsyncOpenAI, OpenAI
 from unit.edge_node.openai.script import MODEL, ScriptSource, app_for
 
 from firstlight.edge_node.answer import Ask
-from firstlight.edge_node.openai.reply import Pace
 from firstlight.edge_node.openai.routes import ApiLimits
+from firstlight.edge_node.openai.sessions import Pace
 from firstlight.edge_node.tenants import Tenants
 from firstlight.shared.errors import CapacityError, FirstlightError, PeerError, QuotaError
 

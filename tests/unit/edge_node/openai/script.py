@@ -3,28 +3,31 @@
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from starlette.applications import Starlette
 
-from firstlight.edge_node.answer import Ask, ChoiceStats, Event, TokenText, TtftParts
+from firstlight.edge_node.answer import Ask, ChoiceStats, Event, Progress, TokenText, TtftParts
+from firstlight.edge_node.journal import Journal
 from firstlight.edge_node.middleware import AccessCounts
 from firstlight.edge_node.openai.routes import ApiLimits, ModelEntry, create_app
 from firstlight.edge_node.resume import Seals
+from firstlight.edge_node.stream_log import StreamsConfig
 from firstlight.edge_node.tenants import Tenants
 from firstlight.edge_node.timeline import Timelines
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import FirstlightError
 from firstlight.shared.stream import ending
 from firstlight.shared.text.detokenizer import Detokenizer
-from firstlight.shared.types import HintCount, TokenLogprobs
+from firstlight.shared.types import FinishReason, HintCount, TokenLogprobs
 
 EOS = 256
 Step = bytes | Callable[[tuple[int, ...]], bytes] | float | FirstlightError | type[EOFError]
 """Ids of one commit (or what makes them of a choice's prompt), seconds to wait, an error to raise,
 or EOFError: no ending comes."""
 
+SEALS = Seals([b"k" * 32])
 MODEL = ModelEntry("tiny/bytes", context_max=200, created=1_700_000_000)
 
 
@@ -59,15 +62,54 @@ class ScriptAnswer:
     def __init__(self, ask: Ask, script: Sequence[Step]) -> None:
         self.ask, self.script = ask, deque([*script, bytes([])])
         count = len(ask.prompts) * ask.n
-        self.streams = tuple(f"stream-{i}" for i in range(count))
+        picked = ask.picked or tuple(range(count))
+        self.streams = tuple(f"stream-{i}" for i in picked)
         self.generated = [0] * count
         self.ids: list[list[int]] = [[] for _ in range(count)]
+        self.finish: dict[int, FinishReason] = {}
+        self.again: list[Event] = []
         self.pulled = 0
         self.closed = 0
         bytes_of = ByteTokenizer().token_bytes
-        self.choices = {i: Detokenizer(bytes_of, ask.stop) for i in range(count)}
+        self.choices = {i: Detokenizer(bytes_of, ask.stop) for i in picked}
+        self.skip = [len(ids) for ids in ask.committed] or [0] * count
+        if ask.committed:
+            self.begin_with(dict(zip(picked, (ask.committed[i] for i in picked), strict=True)))
+
+    def begin_with(self, committed: Mapping[int, tuple[int, ...]]) -> None:
+        """Ids that are known already, and of those what the client lacks."""
+        events = [
+            self.commit(index, self.choices[index], list(ids))
+            for index, ids in committed.items()
+            if ids
+        ]
+        for event in events:
+            if event.finish:
+                del self.choices[event.index]
+        self.rewind({i: (self.ask.has or self.skip)[i] for i in committed})
+
+    def rewind(self, has: Mapping[int, int]) -> None:
+        self.again = []
+        for index, count in has.items():
+            detokenizer = Detokenizer(ByteTokenizer().token_bytes, self.ask.stop)
+            text = "".join(detokenizer.push(token).text for token in self.ids[index])
+            finish = self.finish.get(index)
+            if finish and not detokenizer._ended:
+                text += detokenizer.finish().text
+            had = len(ByteTokenizer().decode(self.ids[index][:count]))
+            event = Event(
+                index, text[had:], tuple(self.ids[index][count:]), detokenizer.offset, (), finish
+            )
+            if event.ids or event.text or finish:
+                self.again.append(event)
+
+    def progress(self, index: int, start: int = 0) -> Progress:
+        return Progress(tuple(self.ids[index][start:]), self.finish.get(index))
 
     async def take(self) -> list[Event]:
+        if self.again:
+            again, self.again = self.again, []
+            return again
         while self.script and self.choices:
             step = self.script[0]
             if isinstance(step, float):
@@ -83,14 +125,19 @@ class ScriptAnswer:
                 raise step
             if step is EOFError:
                 return []
-            return self.commit_all(step if callable(step) else lambda _, ids=step: ids)
+            events = self.commit_all(step if callable(step) else lambda _, ids=step: ids)
+            if events:
+                return events
         return []
 
     def commit_all(self, ids_of: Callable[[tuple[int, ...]], bytes]) -> list[Event]:
         events = []
         for index, detokenizer in self.choices.items():
-            ids = ids_of(self.ask.prompts[index // self.ask.n])
-            events.append(self.commit(index, detokenizer, list(ids) or [EOS]))
+            ids = list(ids_of(self.ask.prompts[index // self.ask.n])) or [EOS]
+            known = min(self.skip[index], len(ids))
+            self.skip[index] -= known
+            if ids[known:]:
+                events.append(self.commit(index, detokenizer, ids[known:]))
         self.pulled += 1
         for event in events:
             if event.finish:
@@ -118,6 +165,8 @@ class ScriptAnswer:
                     text, offset = text + rest.text, rest.offset
                 break
         self.ids[index] += taken
+        if finish:
+            self.finish[index] = finish
         asked = self.ask.sampling.logprobs is not None
         tokens = tuple(self.told(index, before, offset)) if asked else ()
         return Event(index, text, tuple(taken), offset, tokens, finish)
@@ -174,6 +223,8 @@ def app_for(
     not_ready: Callable[[], str | None] = lambda: None,
     counts: AccessCounts | None = None,
     timelines: Timelines | None = None,
+    streams: StreamsConfig | None = None,
+    journal: Journal | None = None,
 ) -> Starlette:
     tokenizer = ByteTokenizer()
     return create_app(
@@ -182,7 +233,9 @@ def app_for(
         tokenizer.encode_chat,
         lambda: [MODEL],
         tenants or Tenants.load(None, loopback=True),
-        Seals([b"k" * 32]),
+        SEALS,
+        streams=streams,
+        journal=journal,
         limits=limits,
         not_ready=not_ready,
         metrics=lambda: b"up 1\n",

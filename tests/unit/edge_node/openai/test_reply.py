@@ -11,8 +11,8 @@ from unit.edge_node.openai.script import ScriptAnswer, ScriptSource, app_for
 
 from firstlight.edge_node.answer import Event
 from firstlight.edge_node.middleware import AccessCounts
-from firstlight.edge_node.openai.reply import Pace
 from firstlight.edge_node.openai.routes import ApiLimits
+from firstlight.edge_node.openai.sessions import Pace
 
 CHAT: dict[str, Any] = {"model": "tiny/bytes", "messages": [{"role": "user", "content": "hi"}]}
 BOTH = pytest.mark.parametrize("stream", [True, False])

@@ -25,7 +25,7 @@ ORIGIN = Origin("chatcmpl-1", "m", 1700, 42, "edge-1", "eu", "h3")
 
 
 def writer(dialect: Dialect | None = None, choices: int = 1, usage: bool = False) -> StreamWriter:
-    served = [Served(f"s{i}", lambda: STATS) for i in range(choices)]
+    served = {i: Served(f"s{i}", lambda: STATS) for i in range(choices)}
     spoken = dialect or Chat(ByteTokenizer().token_bytes, logprobs=False)
     return StreamWriter(spoken, ORIGIN, served, cap="seal", include_usage=usage)
 
@@ -64,7 +64,7 @@ def test_the_first_chunk_says_the_role_and_who_serves() -> None:
 
 def test_a_choice_that_moves_before_its_first_event_names_the_core_that_serves_it() -> None:
     stats = [STATS, STATS]
-    served = [Served("s0", lambda: stats[0]), Served("s1", lambda: stats[1])]
+    served = {i: Served(f"s{i}", lambda i=i: stats[i]) for i in (0, 1)}
     chat = Chat(ByteTokenizer().token_bytes, logprobs=False)
     moving = StreamWriter(chat, ORIGIN, served, cap="seal", include_usage=False)
     stats[0] = replace(STATS, core="core-2", numerics_class="xyz")
