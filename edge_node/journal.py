@@ -122,9 +122,12 @@ class Journal:
             meter.journaled("no_room")
 
     async def run(self) -> None:
-        """Write, until cancelled."""
-        while True:
-            await asyncio.sleep(self._config.write_s)
+        """Write, until cancelled; then once more, for the streams that are cut off now."""
+        try:
+            while True:
+                await asyncio.sleep(self._config.write_s)
+                await self.write()
+        finally:
             await self.write()
 
     async def write(self) -> None:

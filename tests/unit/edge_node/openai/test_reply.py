@@ -2,11 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from exchange import Exchange
 from unit.edge_node.openai.script import ScriptAnswer, ScriptSource, app_for
 
 from firstlight.edge_node.answer import Event
@@ -18,55 +19,13 @@ CHAT: dict[str, Any] = {"model": "tiny/bytes", "messages": [{"role": "user", "co
 BOTH = pytest.mark.parametrize("stream", [True, False])
 
 
-class Exchange:
-    """One HTTP exchange with an app, seen from the server that carries it."""
-
-    def __init__(self, app: Any, body: dict[str, Any], version: str = "1.1") -> None:
-        self.sent: list[dict[str, Any]] = []
-        self.writable = asyncio.Event()
-        self.writable.set()
-        self._gone = asyncio.Event()
-        self._body = json.dumps(body).encode()
-        self._read = False
-        scope = {
-            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": version, "method": "POST", "scheme": "https",
-            "path": "/v1/chat/completions", "raw_path": b"/v1/chat/completions",
-            "query_string": b"", "headers": [(b"host", b"edge")],
-            "client": ("::1", 1), "server": ("::1", 443),
-        }  # fmt: skip
-        self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
-
-    async def _receive(self) -> dict[str, Any]:
-        if not self._read:
-            self._read = True
-            return {"type": "http.request", "body": self._body, "more_body": False}
-        await self._gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def _send(self, message: dict[str, Any]) -> None:
-        self.sent.append(message)
-        await self.writable.wait()
-
-    def leave(self) -> None:
-        self._gone.set()
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(m["body"] for m in self.sent[1:])
-
-    async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
-            while not true():  # noqa: ASYNC110 (values, not events, are what is waited for)
-                await asyncio.sleep(0.002)
-
-
 @asynccontextmanager
 async def exchange(source: ScriptSource, **body: Any) -> AsyncIterator[Exchange]:
     pace = Pace(first_event_wait_s=0.05, keep_alive_s=0.02)
     counts = body.pop("counts", None)
     app = app_for(source, limits=ApiLimits(pace=pace), counts=counts)
-    one = Exchange(app, CHAT | body, body.pop("version", "1.1"))
+    version = body.pop("version", "1.1")
+    one = Exchange(app, "/v1/chat/completions", CHAT | body, version=version)
     try:
         yield one
     finally:
