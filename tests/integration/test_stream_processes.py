@@ -70,7 +70,7 @@ async def test_a_connection_that_broke_is_gone_on_with_at_the_same_edge(mesh: Me
 
 @pytest.fixture
 def journaled(mesh: Mesh, tmp_path: Path) -> Iterator[Mesh]:
-    """The mesh with a journal at both edges."""
+    """The mesh with a journal at both edges, which the next test finds without one."""
     valkey, before = Valkey(tmp_path), {}
     names = [edge.node for edge in mesh.plan.edges]
     for name in names:
@@ -78,21 +78,17 @@ def journaled(mesh: Mesh, tmp_path: Path) -> Iterator[Mesh]:
         before[path] = path.read_text()
         journal = {"redis": {"url": valkey.url}, "timeout_s": 2.0, "write_s": 0.02}
         path.write_text(yaml.safe_dump(yaml.safe_load(before[path]) | {"journal": journal}))
-        restart(mesh, name)
+        mesh.kill(name)
+        mesh.start_node(name)
+    mesh.wait_ready(names)
+    mesh.wait_linked()
     yield mesh
     for path, text in before.items():
         path.write_text(text)
-    valkey.stop()
     for name in names:
-        restart(mesh, name)
-
-
-def restart(mesh: Mesh, name: str) -> None:
-    if name in mesh.children:
-        mesh.kill(name)
-    mesh.start_node(name)
-    mesh.wait_ready([name])
-    mesh.wait_linked()
+        if name in mesh.children:
+            mesh.kill(name)
+    valkey.stop()
 
 
 async def test_a_killed_edge_is_taken_over_from_its_journal(journaled: Mesh) -> None:
