@@ -120,6 +120,8 @@ class Progress:
 
     ids: tuple[int, ...]
     finish: FinishReason | None
+    numerics_class: str
+    """Of the core that committed last; empty before the first id."""
 
 
 class Answer(Protocol):

@@ -124,7 +124,8 @@ class Choice:
 
     def progress(self, start: int = 0) -> Progress:
         """The ids from the `start`-th on; those behind the ending are none of the answer's."""
-        return Progress(tuple(self.stream.ids[start : self._count]), self.finish)
+        ids = tuple(self.stream.ids[start : self._count])
+        return Progress(ids, self.finish, self.numerics_class or "")
 
     @property
     def behind(self) -> bool:

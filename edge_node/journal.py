@@ -75,10 +75,6 @@ class Journaled(Protocol):
         """Ids from the `start`-th on."""
         ...
 
-    def numerics_class(self, index: int) -> str:
-        """Of the core that serves the choice."""
-        ...
-
 
 @dataclass(slots=True)
 class _Followed:
@@ -167,11 +163,12 @@ class Journal:
                 break
             whole = one.size_bytes is None
             start = 0 if whole else one.saved
-            ids = one.session.progress(one.index, start).ids
+            progress = one.session.progress(one.index, start)
+            ids = progress.ids
             if not ids or start + len(ids) > RESUMED_IDS_MAX:  # nothing new, or beyond all resuming
                 continue
             ids_left -= len(ids)
-            record = one.page.record(start, ids, one.session.numerics_class(one.index))
+            record = one.page.record(start, ids, progress.numerics_class)
             writes.append(_Write(one, record, start + len(ids), whole))
             self._followed.move_to_end(name)
         return writes

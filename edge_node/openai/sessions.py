@@ -58,6 +58,7 @@ class Told:
 
     ids: "array[int]"
     finish: FinishReason | None
+    numerics_class: str
     stats: ChoiceStats
 
 
@@ -123,13 +124,9 @@ class Session:
             if index in choices:
                 return answer.progress(index, start)
         told = self._told.get(index)
-        return (
-            Progress((), None) if told is None else Progress(tuple(told.ids[start:]), told.finish)
-        )
-
-    def numerics_class(self, index: int) -> str:
-        """Of the core that serves choice `index`, or did."""
-        return self._stats(index).numerics_class
+        if told is None:
+            return Progress((), None, "")
+        return Progress(tuple(told.ids[start:]), told.finish, told.numerics_class)
 
     def check_tellable(self, choices: Iterable[int]) -> None:
         """Raise `RequestError` unless these choices can be told again."""
@@ -213,13 +210,12 @@ class Session:
 
     def _told_by(self, answer: Answer, index: int) -> Told:
         progress = answer.progress(index)
-        return Told(array("I", progress.ids), progress.finish, self.stats_of(answer, index))
-
-    def _stats(self, index: int) -> ChoiceStats:
-        for choices, answer in self._live.items():
-            if index in choices:
-                return self.stats_of(answer, index)
-        return self._told[index].stats if index in self._told else ChoiceStats()
+        return Told(
+            array("I", progress.ids),
+            progress.finish,
+            progress.numerics_class,
+            self.stats_of(answer, index),
+        )
 
     def _ask(self, turn: "Turn") -> Ask:
         """To go on from what is kept."""
@@ -227,7 +223,7 @@ class Session:
         known = [self.progress(index).ids for index in range(count)]
         picked = [self._told[index] for index in turn.choices if index in self._told]
         # Of several classes none is right: whatever goes on then says that it is another.
-        classes = {told.stats.numerics_class for told in picked if told.ids and not told.finish}
+        classes = {told.numerics_class for told in picked if told.ids and not told.finish}
         return replace(
             ask,
             committed=tuple(known),

@@ -20,7 +20,7 @@ BODY: dict[str, Any] = {
     "stream": True,
     "seed": 4,
     "temperature": 0.8,
-    "max_tokens": 48,
+    "max_tokens": 24,
 }
 EXTRA: dict[str, Any] = {"ignore_eos": True}
 PATH = "/v1/chat/completions"
@@ -52,7 +52,7 @@ async def tell(
 async def undisturbed(mesh: Mesh) -> Reply:
     reply = Reply()
     await tell(mesh, 0, reply, "POST", PATH, BODY | {"firstlight": EXTRA})
-    assert len(reply.token_ids) == 48
+    assert len(reply.token_ids) == 24
     return reply
 
 

@@ -104,7 +104,7 @@ class ScriptAnswer:
                 self.again.append(event)
 
     def progress(self, index: int, start: int = 0) -> Progress:
-        return Progress(tuple(self.ids[index][start:]), self.finish.get(index))
+        return Progress(tuple(self.ids[index][start:]), self.finish.get(index), "abc123")
 
     async def take(self) -> list[Event]:
         if self.again:
