@@ -2,8 +2,8 @@
 
 Nothing is sent before the first event (or `first_event_wait_s`), so that a refusal is an HTTP
 status that a client can act on. A client that goes away, streaming or not, ends the work at once:
-the source's cores compute for others. Waiting for the next event begins only after the last was
-sent.
+the source's cores compute for others; what was committed by then the session keeps. Waiting for the
+next event begins only after the last was sent.
 """
 
 import asyncio
