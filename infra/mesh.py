@@ -24,7 +24,7 @@ from typing import IO, Self
 import httpx
 
 from firstlight.infra.children import Child, start_child
-from firstlight.infra.mesh_config import MeshPlan, ca_file, plan_mesh, write_configs
+from firstlight.infra.mesh_config import MeshPlan, Ports, ca_file, plan_mesh, write_configs
 from firstlight.infra.ports import free_ports
 from firstlight.infra.running import CoreAddress, RunningMesh
 from firstlight.infra.valkey import start_valkey, wait_answering
@@ -205,7 +205,7 @@ def start_mesh(state: Path, say: Say = _silent) -> Mesh:
     """
     remove_stale_runs(state)
     for attempt in range(1, STARTS_MAX + 1):
-        mesh = _new_mesh(state)
+        mesh = new_mesh(state)
         try:
             mesh.start_valkeys()
             for name in mesh.plan.names:
@@ -226,7 +226,8 @@ def start_mesh(state: Path, say: Say = _silent) -> Mesh:
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _new_mesh(state: Path) -> Mesh:
+def new_mesh(state: Path, plan_of: Callable[[Ports], MeshPlan] = plan_mesh) -> Mesh:
+    """A mesh whose processes are not started yet; `plan_of` plans it with free ports."""
     run = state / "runs" / secrets.token_hex(4)
     try:
         run.mkdir(parents=True, mode=0o700)
@@ -237,7 +238,7 @@ def _new_mesh(state: Path) -> Mesh:
         ) from error
     lock = (run / "lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    plan = plan_mesh(lambda count: free_ports(count, random.SystemRandom()))
+    plan = plan_of(lambda count: free_ports(count, random.SystemRandom()))
     write_configs(plan, state, run)
     return Mesh(plan, state, run, lock)
 

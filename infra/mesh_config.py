@@ -12,6 +12,8 @@ from firstlight.infra.valkey import ValkeyPlan
 from firstlight.shared.tls import ensure_ca
 from firstlight.shared.types import Role
 
+Ports = Callable[[int], list[int]]
+"""Gives as many different free ports as it is asked for."""
 HOST = "127.0.0.1"
 REGIONS = ("eu", "us")
 DRAIN_S = 2.0
@@ -70,11 +72,8 @@ class MeshPlan:
         return next(node for node in self.nodes if node.name == name)
 
 
-def plan_mesh(ports: Callable[[int], list[int]]) -> MeshPlan:
-    """A load balancer; an edge, a core and an index server a region.
-
-    `ports(n)` gives n different free ports.
-    """
+def plan_mesh(ports: Ports) -> MeshPlan:
+    """A load balancer; an edge, a core and an index server a region."""
     lb_http, lb_control, *rest = ports(2 + 3 * len(REGIONS))
     control = f"{HOST}:{lb_control}"
     lb = {"http": {"listen": f"{HOST}:{lb_http}"}, "control": {"listen": control}}

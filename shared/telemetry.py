@@ -177,7 +177,7 @@ STREAM_IDS_KEPT = Gauge(
 STREAMS_GONE_ON = Counter(
     "firstlight_streams_gone_on",
     "Streams that a client went on with: here, by its key, by its ids, from the journal.",
-    ("how",),
+    ("way",),
     registry=REGISTRY,
 )
 JOURNAL = Counter(

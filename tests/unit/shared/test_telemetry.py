@@ -16,6 +16,7 @@ LABELS = {
     "reason",
     "region",
     "tier",
+    "way",
     "direction",
     "le",
 }
