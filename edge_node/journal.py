@@ -15,9 +15,9 @@ from typing import Protocol
 
 from firstlight.edge_node import meter
 from firstlight.edge_node.answer import Ask, Progress
-from firstlight.edge_node.breaker import Breaker
 from firstlight.edge_node.journal_page import Page, Written
 from firstlight.edge_node.resume import RESUMED_IDS_MAX, Seals
+from firstlight.shared.breaker import Breaker
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import CapacityError, NotFoundError
 from firstlight.shared.redis_client import Client, RedisConfig
@@ -100,7 +100,7 @@ class Journal:
 
     def __init__(self, config: JournalConfig, client: Client, seals: Seals) -> None:
         self._config, self._client, self._seals = config, client, seals
-        self._breaker = Breaker()
+        self._breaker = Breaker(monotonic_s())
         self._new: list[Journaled] = []
         self._followed: OrderedDict[str, _Followed] = OrderedDict()
         """By the page's name; those that wait longest for a write first."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from firstlight.core_node.kv.breaker import Breaker
 from firstlight.core_node.kv.index_keys import (
     READS_MAX,
     Found,
@@ -30,6 +29,7 @@ from firstlight.core_node.kv.index_keys import (
 from firstlight.core_node.kv.index_queue import WriteQueue
 from firstlight.shared import redis_client, telemetry
 from firstlight.shared.blocks import checkpoints
+from firstlight.shared.breaker import Breaker
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import ConfigError, PeerError
 from firstlight.shared.redis_client import Client, Command, RedisConfig

@@ -73,6 +73,10 @@ class Engine(Protocol):
         """How busy it is, and how fast it computes."""
         ...
 
+    def note(self, handle: str, what: str, detail: str = "") -> None:
+        """For whoever asks later what happened to a request."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Find:
@@ -98,6 +102,8 @@ class _Load:
     task: "asyncio.Task[None] | None" = None
     done: bool = False
     """Whether all of it came."""
+    blocks: int = 0
+    """That came."""
 
 
 class Loader:
@@ -173,7 +179,8 @@ class Loader:
         if find is None:
             return
         telemetry.KV_PLANS.labels(way=find.plan.way).inc()
-        log.debug("%s: %s: %s", handle, find.plan.way, find.plan.reason)
+        source = "disk" if find.peer is None else find.peer.info.node
+        self._engine.note(handle, f"prefix: {find.plan.way}", f"{source}: {find.plan.reason}")
         if find.plan.way is Way.RECOMPUTE:
             return
         key = find.hashes[find.end - 1]
@@ -245,6 +252,7 @@ class Loader:
             forget()
         for handle in load.handles:
             self._of.pop(handle, None)
+            self._engine.note(handle, "prefix came", f"{load.blocks} blocks")
             self._engine.no_more(handle)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a load failed: a bug of ours", exc_info=error)
@@ -257,6 +265,7 @@ class Loader:
         if load is None:
             return
         load.handles.discard(handle)
+        self._engine.note(handle, "prefix met", f"after {load.blocks} blocks")
         if not load.handles and load.task is not None:
             load.task.cancel()
 
@@ -310,7 +319,7 @@ class Loader:
         """Land a block; False if what comes behind a hole would be of no use."""
         find = load.find
         if arrived.block is not None:
-            self._land(find.hashes[index], arrived.block, "peer")
+            self._land(load, index, arrived.block, "peer")
             return True
         if find.peer is not None:
             self._index.absent(find.hashes, index + 1, find.peer.info.node)
@@ -332,13 +341,14 @@ class Loader:
             now = monotonic_s()
             self._disk_speed.observe(len(block), now - began_s, now)
             await self._wait_for_room()
-            self._land(find.hashes[index], block, "disk")
+            self._land(load, index, block, "disk")
         return True
 
-    def _land(self, block_hash: bytes, payload: Buffer, tier: str) -> None:
+    def _land(self, load: _Load, index: int, payload: Buffer, tier: str) -> None:
+        load.blocks += 1
         self._unlanded_bytes += len(payload)
         telemetry.KV_LOADED_BYTES.labels(tier=tier).inc(len(payload))
-        self._engine.land(block_hash, payload)
+        self._engine.land(load.find.hashes[index], payload)
 
     async def _wait_for_room(self) -> None:
         while self._unlanded_bytes > UNLANDED_BYTES_MAX:

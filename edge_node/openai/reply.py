@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from firstlight.edge_node.answer import Answer, Event
+from firstlight.edge_node.middleware import TIMELINE
 from firstlight.edge_node.openai.errors import error_body, error_headers, http_error
 from firstlight.edge_node.openai.objects import Dialect, Served, Whole, body, usage
 from firstlight.edge_node.openai.sessions import Session, Turn
@@ -54,6 +55,7 @@ class Reply(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve until the answer ends, the client goes or another takes over."""
+        scope[TIMELINE] = self._call.ask.timeline  # a stream that is gone on with has its first one
         try:
             await self._answer(receive, send)
         except OSError:

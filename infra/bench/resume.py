@@ -1,11 +1,12 @@
-"""Kill the edge in the middle of a stream, many times, and compare what the client put together.
+"""Kill the edge under streams, many times, and compare what the clients put together.
 
-    python -m firstlight.infra.bench.resume [--streams 100] [--seed 1]
+    python -m firstlight.infra.bench.resume [--streams 100] [--together 10] [--seed 1]
 
-Each stream is asked once undisturbed, then again with its edge killed (SIGKILL) after a random
-number of tokens; every second time the core that serves the rest is killed in its turn. The client
-goes on at the other edge by itself; ids and text must be the same. The gap is the longest pause
-between two pieces of text at the client, the kill in it.
+Each stream is asked once undisturbed. Then so many at a time are asked again, and their edge is
+killed (SIGKILL) when one of them has a random number of tokens, the others wherever they are; every
+second time the core that serves the rest of that one is killed in its turn. The clients go on at
+the other edge by themselves; ids and text must be the same. The gap is the longest pause between
+two pieces of text at a client, the kill in it.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 from firstlight.infra.bench.failover import TOKENS, come_back, question
 from firstlight.infra.bench.machine import heading, percentile
-from firstlight.infra.chat import ask
+from firstlight.infra.chat import Asked, ask
 from firstlight.infra.client.response import HttpVersion
 from firstlight.infra.mesh import Mesh, start_mesh
 from firstlight.infra.reply import Reply
@@ -36,22 +37,17 @@ class Outcome:
     gap_ms: float
 
 
-class Watch:
-    """Sees a stream arrive: kills its edge, then perhaps the core of the rest."""
+class Round:
+    """Streams at one edge: kills it, then perhaps the core of the rest."""
 
     def __init__(self, mesh: Mesh, edge: str, kill_after: int, *, core_too: bool) -> None:
         self.killed: list[str] = []
-        self.gap_s = 0.0
         self._mesh, self._edge = mesh, edge
         self._kill_after, self._core_too = kill_after, core_too
-        self._last_s: float | None = None
 
-    def on_text(self, text: str, reply: Reply) -> None:
-        """A piece of the stream is here."""
-        now, count = monotonic_s(), len(reply.token_ids)
-        if text and self._last_s is not None:
-            self.gap_s = max(self.gap_s, now - self._last_s)
-        self._last_s = now if text else self._last_s
+    def watch(self, reply: Reply) -> None:
+        """See the one stream that says when."""
+        count = len(reply.token_ids)
         if not self.killed and count >= self._kill_after:
             self._kill(self._edge)
         elif (
@@ -67,45 +63,80 @@ class Watch:
         self._mesh.kill(name)
 
 
-async def kill_one(mesh: Mesh, rng: random.Random, *, http: HttpVersion, core_too: bool) -> Outcome:
-    """One stream, undisturbed, then with its edge killed."""
-    asked = question(rng)
+class Gap:
+    """The longest pause of one stream."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self._last_s: float | None = None
+
+    def text(self) -> None:
+        """A piece of text is here."""
+        now = monotonic_s()
+        if self._last_s is not None:
+            self.longest_s = max(self.longest_s, now - self._last_s)
+        self._last_s = now
+
+
+async def kill_round(
+    mesh: Mesh, rng: random.Random, together: int, *, core_too: bool
+) -> list[Outcome]:
+    """Some streams, undisturbed, then with their edge killed."""
+    questions = [question(rng) for _ in range(together)]
     edge, other = rng.sample(mesh.plan.edges, 2)
-    alone = await ask(edge.url, asked, ca_file=mesh.ca_file)
-    watch = Watch(mesh, edge.node, rng.randint(1, TOKENS - 4), core_too=core_too)
-    again = await ask(
-        edge.url,
-        asked,
-        others=[other.url],
-        http=http,
-        ca_file=mesh.ca_file,
-        on_text=watch.on_text,
-    )
-    for name in watch.killed:
+    alone = await asyncio.gather(*(ask(edge.url, q, ca_file=mesh.ca_file) for q in questions))
+    one = Round(mesh, edge.node, rng.randint(1, TOKENS - 4), core_too=core_too)
+
+    async def disturbed(number: int) -> tuple[Asked, Gap]:
+        gap = Gap()
+
+        def on_text(text: str, reply: Reply) -> None:
+            if text:
+                gap.text()
+            if number == 0:
+                one.watch(reply)
+
+        told = await ask(
+            edge.url,
+            questions[number],
+            others=[other.url],
+            http=VERSIONS[number % len(VERSIONS)],
+            ca_file=mesh.ca_file,
+            on_text=on_text,
+        )
+        return told, gap
+
+    again = await asyncio.gather(*map(disturbed, range(together)))
+    for name in one.killed:
         mesh.start_node(name)
     await come_back(mesh)
-    one, two = alone.reply, again.reply
-    return Outcome(
-        same=(one.text, one.token_ids) == (two.text, two.token_ids),
-        resumed=again.resumed,
-        moved=int(again.summary()["moved"]),
-        gap_ms=watch.gap_s * 1e3,
-    )
+    return [
+        Outcome(
+            same=(first.reply.text, first.reply.token_ids)
+            == (second.reply.text, second.reply.token_ids),
+            resumed=second.resumed,
+            moved=int(second.summary()["moved"]),
+            gap_ms=gap.longest_s * 1e3,
+        )
+        for first, (second, gap) in zip(alone, again, strict=True)
+    ]
 
 
-async def measure(mesh: Mesh, streams: int, rng: random.Random) -> dict[str, object]:
-    """All streams, one after another."""
-    outcomes = []
-    for number in range(streams):
-        http = VERSIONS[number % len(VERSIONS)]
-        outcomes.append(await kill_one(mesh, rng, http=http, core_too=number % 2 == 1))
-        print(f"  {number + 1}: h{http} {outcomes[-1]}", flush=True)
-    gaps = [outcome.gap_ms for outcome in outcomes]
+async def measure(mesh: Mesh, streams: int, together: int, rng: random.Random) -> dict[str, object]:
+    """All streams, so many at a time."""
+    outcomes: list[Outcome] = []
+    while len(outcomes) < streams:
+        core_too = len(outcomes) // together % 2 == 1
+        count = min(together, streams - len(outcomes))
+        outcomes += await kill_round(mesh, rng, count, core_too=core_too)
+        same = sum(outcome.same for outcome in outcomes)
+        print(f"  {len(outcomes)} streams, {same} the same; core too: {core_too}", flush=True)
+    gaps = [outcome.gap_ms for outcome in outcomes if outcome.resumed]
     return {
         "streams": streams,
         "same": sum(outcome.same for outcome in outcomes),
-        "resumed_once": sum(outcome.resumed == 1 for outcome in outcomes),
-        "core_killed_too": sum(outcome.moved == 1 for outcome in outcomes),
+        "resumed": sum(outcome.resumed >= 1 for outcome in outcomes),
+        "moved_too": sum(outcome.moved >= 1 for outcome in outcomes),
         "gap_p50_ms": round(percentile(gaps, 50)),
         "gap_p99_ms": round(percentile(gaps, 99)),
     }
@@ -115,11 +146,12 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, prog="resume")
     parser.add_argument("--streams", type=int, default=100)
+    parser.add_argument("--together", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     print(heading(), flush=True)
     with start_mesh(state_dir(), print) as mesh:
-        found = asyncio.run(measure(mesh, given.streams, random.Random(given.seed)))
+        found = asyncio.run(measure(mesh, given.streams, given.together, random.Random(given.seed)))
     print(json.dumps(found))
     return 0 if found["same"] == given.streams else 1
 

@@ -26,7 +26,7 @@ class SlowLink:
 
     async def __aenter__(self) -> Self:
         """Listen."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._listen_port)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._listen_port)
         return self
 
     async def __aexit__(
@@ -42,11 +42,12 @@ class SlowLink:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, here = await asyncio.open_connection("127.0.0.1", self._port)
         try:
             async with asyncio.TaskGroup() as both:

@@ -317,6 +317,16 @@ async def test_a_repeated_request_gets_an_ended_answer_again(edge: Edge) -> None
     assert again.heads == first.heads[: len(again.heads)]
 
 
+async def test_what_is_told_again_is_explained_by_the_first_request(edge: Edge) -> None:
+    first = await edge.post(headers=KEY).ended()
+    client = Client()
+    client.hear(first)
+    again = await edge.post(headers=KEY).ended()
+    by_id = await edge.get(client.choices[0].told["stream"]).ended()
+    names = {one.headers["x-firstlight-request"] for one in (first, again, by_id)}
+    assert len(names) == 1
+
+
 async def test_duplicates_that_start_together_are_computed_once(edge: Edge) -> None:
     undisturbed = await whole(edge)
     exchanges = [edge.post(headers=KEY) for _ in range(5)]

@@ -1,6 +1,6 @@
 """When a server is asked."""
 
-from firstlight.core_node.kv.breaker import Breaker
+from firstlight.shared.breaker import Breaker
 
 
 def test_it_is_open_until_a_probe_succeeds() -> None:
@@ -45,3 +45,12 @@ def test_after_a_success_it_begins_with_one_second_again() -> None:
     breaker.succeeded()
     assert breaker.failed(100.0)
     assert breaker.probe_at == 101.0
+
+
+def test_while_it_is_open_only_a_probe_is_allowed() -> None:
+    breaker = Breaker(0.0)
+    assert breaker.allows(0.0)
+    breaker.failed(0.0)
+    assert [breaker.allows(now) for now in (0.0, 0.9, 1.0)] == [False, False, True]
+    breaker.succeeded()
+    assert breaker.allows(1.0)

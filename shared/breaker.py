@@ -1,7 +1,8 @@
 """Whether a server is worth asking. Sans-IO.
 
-Open from the start and after any failure: then nobody asks, but for a probe after 1 s, later ones
-after up to 10 s. A probe that succeeds closes it.
+Open from the start and after any failure: then nobody asks, but for a probe at once or after 1 s,
+later ones after up to 10 s. A probe that succeeds closes it. A probe is a call of its own, or the
+next one that somebody wants to make.
 """
 
 PROBE_FIRST_S = 1.0
@@ -17,6 +18,10 @@ class Breaker:
         """When to try again; means nothing while it is closed."""
         self._wait_s = PROBE_FIRST_S
         self._told = False
+
+    def allows(self, now: float) -> bool:
+        """Whether to ask now, be it as a probe."""
+        return not self.open or now >= self.probe_at
 
     def failed(self, now: float) -> bool:
         """A call failed. Whether that is news: the first failure since the last success."""
