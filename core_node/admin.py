@@ -44,7 +44,7 @@ class Memory(Protocol):
         ...
 
     def flush(self) -> None:
-        """Forget all that is cached there."""
+        """The caches are emptied: forget what is said of them to others."""
         ...
 
 

@@ -179,7 +179,7 @@ class NativeBackend:
         return self._timelines.marks(handle)
 
     def flush_cache(self) -> None:
-        """Forget cached prefixes before the next step."""
+        """Forget cached prefixes before the next step, those of the tier below too."""
         with self._changed:
             self._inbox.flush = True
             self._changed.notify()
@@ -334,9 +334,9 @@ class NativeBackend:
             else:
                 self._engine.no_more(handle)
         if inbox.flush:
-            if self._saver:
-                self._saver.clear()
             self._engine.flush_cache()
+            if self._saver is not None:
+                self._saver.clear()
 
     def _before(self, inbox: _Inbox, loop: AbstractEventLoop) -> Batch:
         """What others need not wait for until the step is done."""

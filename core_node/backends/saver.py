@@ -35,6 +35,10 @@ class LowerTier(Protocol):
         """Keep a block; False if it will not."""
         ...
 
+    def clear(self) -> None:
+        """Forget all blocks, those that wait included."""
+        ...
+
 
 class Saver:
     """Saves chains from their first block on, the oldest chain first."""
@@ -53,8 +57,9 @@ class Saver:
         self._chains.append(list(reversed(chain)))
 
     def clear(self) -> None:
-        """Nothing of what was held is here any more."""
+        """A flush: nothing waits any more, and nothing was saved."""
         self._chains.clear()
+        self._below.clear()
 
     def save(self, most: int = BLOCKS_A_TURN_MAX) -> None:
         """Hand over up to `most` blocks, as far as there is room for them."""

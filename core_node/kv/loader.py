@@ -46,10 +46,12 @@ DISK_BYTES_PER_S_PRIOR = 500e6
 LATE = 1.5
 """Hold back computing for so many times what the plan says; a load that takes longer is split."""
 LATE_MS = 100.0
-DEADLINE = 4.0
-"""A load ends after so many times what the plan says,"""
+DEADLINE = 1.5
+"""A load ends after so many times what computing all of it would take,"""
 DEADLINE_S = 5.0
 """and this."""
+ROOM_SHARE = 0.75
+"""Of the host tier, for one load: what does not fit is computed."""
 
 log = logging.getLogger(__name__)
 
@@ -80,14 +82,16 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Find:
-    """Where the missing part of a prefix is: on disk up to `disk`, from a peer up to `end`."""
+    """Where a missing part is: blocks `start` to `disk` on disk, the rest up to `end` at a peer."""
 
     hashes: Sequence[bytes]
-    here: int
+    start: int
     disk: int
     end: int
     peer: Peer | None
     plan: Plan
+    compute_ms: float
+    """What computing all of it would take."""
 
 
 @dataclass(slots=True)
@@ -118,9 +122,12 @@ class Loader:
         peers: Peers,
         seals: BlockSeals,
         block_bytes: int,
+        host_blocks: int,
     ) -> None:
+        """`host_blocks`: of the host tier, where what is loaded lands."""
         self._engine, self._index, self._disk = engine, index, disk
         self._peers, self._seals, self._block_bytes = peers, seals, block_bytes
+        self._room_blocks = int(host_blocks * ROOM_SHARE)
         self._disk_speed = Throughput(DISK_BYTES_PER_S_PRIOR)
         self._finding: dict[str, asyncio.Task[None]] = {}
         """Handles whose prefix is looked for."""
@@ -159,7 +166,7 @@ class Loader:
 
     def _want(self, handle: str, prefix: Prefix) -> None:
         missing = len(prefix.hashes) - prefix.here
-        if missing * self._compute_ms() < GAIN_MS_MIN:
+        if missing * self._compute_ms() < GAIN_MS_MIN or not self._room_blocks:
             return
         running = sum(not load.done for load in self._loads.values())
         if len(self._finding) + running >= LOADS_MAX:
@@ -207,26 +214,28 @@ class Loader:
                 end = self._good(holder, hashes, now)
                 if peer is not None and end > disk:
                     finds.append(self._weigh(prefix, disk, peer, end))
-        rest_ms = self._compute_ms()
-        return min(
-            finds, key=lambda find: find.plan.ms + (len(hashes) - find.end) * rest_ms, default=None
-        )
+        each_ms = self._compute_ms()
+
+        def all_ms(find: Find) -> float:
+            return find.plan.ms + (len(hashes) - find.end + find.start - here) * each_ms
+
+        return min(finds, key=all_ms, default=None)
 
     def _good(self, holder: Holder, hashes: Sequence[bytes], now: float) -> int:
         return self._peers.good_blocks(holder.node, hashes[: holder.blocks], now)
 
     def _weigh(self, prefix: Prefix, disk: int, peer: Peer | None, end: int) -> Find:
-        now = monotonic_s()
-        from_disk_ms = self._disk_speed.ms(self._block_bytes, now)
-        wait_ms, block_ms, measured = 0.0, from_disk_ms, True
-        if peer is not None:
-            wait_ms, measured = peer.rtt.ms, peer.throughput.measured(now)
+        now, start = monotonic_s(), max(prefix.here, end - self._room_blocks)
+        disk, blocks, each_ms = max(disk, start), end - start, self._compute_ms()
+        disk_ms = self._disk_speed.ms(self._block_bytes, now)
+        if peer is None:
+            source = Source(0.0, disk_ms)
+        else:
             peer_ms = peer.throughput.ms(self._block_bytes, now)
-            of_disk = disk - prefix.here
-            block_ms = (of_disk * from_disk_ms + (end - disk) * peer_ms) / (end - prefix.here)
-        source = Source(wait_ms, block_ms, measured)
-        plan = plan_prefix(end - prefix.here, self._compute_ms(), source)
-        return Find(prefix.hashes, prefix.here, disk, end, peer, plan)
+            mean_ms = ((disk - start) * disk_ms + (end - disk) * peer_ms) / blocks
+            source = Source(peer.rtt.ms, mean_ms, peer.throughput.measured(now))
+        plan = plan_prefix(blocks, each_ms, source)
+        return Find(prefix.hashes, start, disk, end, peer, plan, blocks * each_ms)
 
     def _compute_ms(self) -> float:
         """A block's prefill."""
@@ -276,7 +285,7 @@ class Loader:
         find, fate = load.find, "done"
         way = str(find.plan.way)
         try:
-            async with asyncio.timeout(DEADLINE * find.plan.ms / 1000 + DEADLINE_S):
+            async with asyncio.timeout(DEADLINE * find.compute_ms / 1000 + DEADLINE_S):
                 from_peer = find.peer is None or await self._from_peer(load, find.peer)
                 load.done = from_peer and await self._from_disk(load)
         except TimeoutError:
@@ -328,11 +337,11 @@ class Loader:
         load.end = index
         for handle in load.handles:
             self._expect(load, handle)
-        return index > find.here
+        return index > find.start
 
     async def _from_disk(self, load: _Load) -> bool:
         find, disk = load.find, self._disk
-        for index in range(find.disk - 1, find.here - 1, -1):
+        for index in range(find.disk - 1, find.start - 1, -1):
             assert disk is not None
             began_s = monotonic_s()
             block = await asyncio.to_thread(disk.read, find.hashes[index])

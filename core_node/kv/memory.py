@@ -34,6 +34,10 @@ class Lender(Engine, Protocol):
         """The KV of blocks, None where it is not here. Raises `CapacityError`."""
         ...
 
+    def host_blocks(self) -> Blocks:
+        """Where the room of the host tier is."""
+        ...
+
 
 class KvMemory:
     """One core's. Made when the model is loaded; `serving` while the core serves."""
@@ -68,6 +72,7 @@ class KvMemory:
             peers=self._peers,
             seals=seals,
             block_bytes=block_bytes,
+            host_blocks=backend.host_blocks().total,
         )
         self.service = BlocksService(self._read, seals, block_bytes)
         """Gives blocks to other cores."""
@@ -107,11 +112,9 @@ class KvMemory:
         return Blocks() if self._disk is None else self._disk.counts()
 
     def flush(self) -> None:
-        """Forget all that is cached below the engine, and tell nobody any more that it is here."""
+        """The caches are emptied: tell nobody any more what was here."""
         self._hot.clear()
         self._index.forget_all()
-        if self._disk is not None:
-            self._disk.clear()
 
     async def _read(self, hashes: Sequence[bytes]) -> list[bytes | None]:
         found = await self._backend.read(hashes)

@@ -180,7 +180,7 @@ class Engine:
             outcomes=tuple(outcomes),
             failures=tuple(failures),
             turns=self._scheduler.turns(),
-            met=tuple(self._scheduler.met),
+            met=self._scheduler.met(),
             held=tuple(held),
             rows=plan.rows,
             ms=ms,

@@ -53,8 +53,7 @@ class Scheduler:
         self._works: dict[str, Work] = {}
         self._turns: list[TurnEvent] = []
         self.preemptions = 0
-        self.met: list[str] = []
-        """Requests for which no more blocks need be loaded, as of the latest plan."""
+        self._met: list[str] = []
 
     @property
     def running(self) -> int:
@@ -86,6 +85,11 @@ class Scheduler:
         turns, self._turns = tuple(self._turns), []
         return turns
 
+    def met(self) -> tuple[str, ...]:
+        """Requests for which no more blocks need be loaded, since the last call."""
+        met, self._met = tuple(self._met), []
+        return met
+
     def add(self, sequence: Sequence, now: float) -> None:
         """A new sequence waits."""
         self._enqueue(sequence, now)
@@ -113,9 +117,12 @@ class Scheduler:
         loading = sequence.loading
         if loading is not None and loading.end == end:
             loading.hold_until_s = hold_until_s
-        elif end * BLOCK_TOKENS > sequence.computed:
-            self.settle(sequence)
+            return
+        self.settle(sequence)
+        if end * BLOCK_TOKENS > sequence.computed:
             sequence.loading = Loading(end, end, hold_until_s)
+        else:
+            self._met.append(sequence.id)
 
     def settle(self, sequence: Sequence) -> None:
         """No more blocks come; what has landed and was not met is only cached."""
@@ -144,7 +151,6 @@ class Scheduler:
     def plan(self, now: float, times: StepTimes) -> list[Work]:
         """Work for the next step: no more tokens than the budget, all with blocks to write to."""
         self._works = {}
-        self.met = []
         for sequence in self.all():
             self._look(sequence)
         self._plan_decodes(now)
@@ -212,7 +218,7 @@ class Scheduler:
         self._kv.look(loading, sequence.hashes)
         if loading.end * BLOCK_TOKENS <= sequence.computed:
             self.settle(sequence)
-            self.met.append(sequence.id)
+            self._met.append(sequence.id)
 
     def _meet(self, sequence: Sequence, now: float) -> bool:
         """Go on behind the loaded blocks, if it has come to them; False: it gave way itself."""
@@ -228,7 +234,7 @@ class Scheduler:
                 sequence.cached_tokens += tokens - sequence.computed
             sequence.computed = tokens
         self.settle(sequence)
-        self.met.append(sequence.id)
+        self._met.append(sequence.id)
         return True
 
     def _chunk(self, times: StepTimes) -> int:

@@ -210,3 +210,13 @@ def test_ten_thousand_requests_under_small_tiers_leave_every_block_accounted_for
         now += 0.01
     assert ended == 10_000
     assert core.blocks.used == core.host_blocks.used == 0
+
+
+def test_what_is_expected_too_late_is_said_to_be_needed_no_more() -> None:
+    core, _ = engine(host_blocks=16, prefill_chunk=40)
+    core.add(request("a", range(50), max_tokens=9), epoch=1, credit=999, now=0.0)
+    core.step(0.0)
+    core.step(0.0)
+    core.expect("a", 2, 9.0)
+    assert core.step(0.0).met == ("a",)
+    assert core.host_blocks.used == 0
