@@ -10,11 +10,11 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from ipaddress import ip_address
-from typing import Protocol
 
-from firstlight.core_node.backends.backend import Backend, Blocks
+from firstlight.core_node.backends.backend import Backend
 from firstlight.core_node.meter import Meter
 from firstlight.shared import telemetry
+from firstlight.shared.blocks import BlockCounts
 from firstlight.shared.errors import ConfigError
 from firstlight.shared.types import Load
 
@@ -35,26 +35,18 @@ class Reply:
     content_type: str = TEXT
 
 
-class Memory(Protocol):
-    """What there is to say of the tiers below the engine, and to do with them."""
-
-    @property
-    def disk_blocks(self) -> Blocks:
-        """Where the room of the disk tier is."""
-        ...
-
-    def flush(self) -> None:
-        """The caches are emptied: forget what is said of them to others."""
-        ...
-
-
 class Admin:
     """The routes, and the socket that serves them."""
 
     def __init__(
-        self, backend: Backend, meter: Meter, load: Callable[[], Load], memory: Memory
+        self,
+        backend: Backend,
+        meter: Meter,
+        load: Callable[[], Load],
+        disk_blocks: Callable[[], BlockCounts],
     ) -> None:
-        self._backend, self._meter, self._load, self._memory = backend, meter, load, memory
+        self._backend, self._meter, self._load = backend, meter, load
+        self._disk_blocks = disk_blocks
         self._server: asyncio.Server | None = None
 
     async def start(self, address: str) -> int:
@@ -107,7 +99,7 @@ class Admin:
             "blocks": asdict(self._backend.blocks()),
             "tiers": {
                 "host": asdict(self._backend.host_blocks()),
-                "disk": asdict(self._memory.disk_blocks),
+                "disk": asdict(self._disk_blocks()),
             },
             "load": asdict(self._load()),
         }
@@ -115,7 +107,6 @@ class Admin:
 
     def _flush(self) -> Reply:
         self._backend.flush_cache()
-        self._memory.flush()
         return Reply(202, b"the cache is flushed before the next step\n")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

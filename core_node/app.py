@@ -128,7 +128,7 @@ async def _serve(
             server.info = replace(info, address=f"{host}:{listening.port}")
         async with (
             memory.serving(stop),
-            _admin(settings.admin, Admin(backend, meter, server.load, memory)) as where,
+            _admin(settings.admin, Admin(backend, meter, server.load, memory.disk_blocks)) as where,
             _joiner(settings, server, memory, files).member(stop),
         ):
             lifecycle.ready(settings.node, server.info.address, **where)

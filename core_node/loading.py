@@ -33,7 +33,6 @@ class Loaded:
     numerics_class: str
     namespace: str
     """Cores of the same one can use each other's KV."""
-    block_bytes: int
     prepare: Callable[[], None]
     """To be called first on the thread that will step the engine."""
 
@@ -64,7 +63,6 @@ def load_engine(section: ModelSection, wanted: EngineConfig) -> Loaded:
         hint_ids_max=limits.hint_ids_max,
         numerics_class=model.numerics_class,
         namespace=kv_namespace(model.weights_hash, storage.layout, model.numerics_class),
-        block_bytes=storage.block_bytes,
         prepare=lambda: torch.set_num_threads(section.threads),
     )
 

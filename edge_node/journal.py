@@ -2,8 +2,8 @@
 
 It runs beside the streams, never in their way: every `write_s` it looks at how far each has come,
 and writes what is new in one batch. What cannot be written within `timeout_s` is tried again with
-the next batch, whole, since it is not known what arrived; after some failures Redis is left alone
-for a while. Only ids are written, never a prompt or text, under names that only edges can make.
+the next batch, whole, since it is not known what arrived; after a failure Redis is left alone for a
+while. Only ids are written, never a prompt or text, under names that only edges can make.
 """
 
 import asyncio
@@ -17,10 +17,11 @@ from firstlight.edge_node import meter
 from firstlight.edge_node.answer import Ask, Progress
 from firstlight.edge_node.journal_page import Page, Written
 from firstlight.edge_node.resume import RESUMED_IDS_MAX, Seals
+from firstlight.shared import redis_client
 from firstlight.shared.breaker import Breaker
 from firstlight.shared.clock import monotonic_s
-from firstlight.shared.errors import CapacityError, NotFoundError
-from firstlight.shared.redis_client import Client, RedisConfig
+from firstlight.shared.errors import CapacityError, NotFoundError, PeerError
+from firstlight.shared.redis_client import Client, Command, RedisConfig
 
 BATCH_STREAMS_MAX = 256
 BATCH_IDS_MAX = 32_768
@@ -137,9 +138,10 @@ class Journal:
         for name, one in list(self._followed.items()):
             # Nobody tells it: done, if all is written, or if what it still lacks cannot be.
             hopeless = not allowed or name in lost
-            if not one.session.busy and (
-                hopeless or not one.session.progress(one.index, one.saved).ids
-            ):
+            left = len(one.session.progress(one.index, one.saved).ids)
+            if not left or one.saved + left > RESUMED_IDS_MAX:
+                hopeless = True
+            if hopeless and not one.session.busy:
                 del self._followed[name]
 
     def _take_new(self) -> None:
@@ -174,18 +176,17 @@ class Journal:
         return writes
 
     async def _send(self, writes: Sequence[_Write]) -> None:
+        commands: list[Command] = []
+        for write in writes:
+            name = write.followed.page.name
+            if write.whole:
+                commands.append(("SET", name, write.record, "EX", self._config.keep_s))
+            else:
+                commands.append(("APPEND", name, write.record))
+                commands.append(("EXPIRE", name, self._config.keep_s))
         try:
-            async with asyncio.timeout(self._config.timeout_s):
-                pipe = self._client.pipeline(transaction=False)
-                for write in writes:
-                    name = write.followed.page.name
-                    if write.whole:
-                        pipe.set(name, write.record, ex=self._config.keep_s)
-                    else:
-                        pipe.append(name, write.record)
-                        pipe.expire(name, self._config.keep_s)
-                answers = iter(await pipe.execute(raise_on_error=False))
-        except Exception as error:  # a server that says nonsense can make its client raise anything
+            answers = iter(await self._ask(commands))
+        except PeerError as error:
             self._note_failure(error)
             for write in writes:
                 write.followed.size_bytes = None
@@ -202,7 +203,7 @@ class Journal:
         """Redis answered: was it what we left there, and is it now what we think?"""
         one, size_bytes = write.followed, len(write.record)
         if write.whole:
-            kept = told is True
+            kept = told == b"OK"
         else:
             size_bytes += one.size_bytes or 0
             kept = told == size_bytes  # another length: it was flushed, or somebody wrote there
@@ -236,13 +237,10 @@ class Journal:
     async def _fetch(self, names: Sequence[str]) -> list[bytes]:
         try:
             if not self._breaker.allows(monotonic_s()):
-                raise TimeoutError("it is left alone for a while")
-            async with asyncio.timeout(self._config.timeout_s):
-                pipe = self._client.pipeline(transaction=False)
-                for name in names:
-                    pipe.getrange(name, 0, PAGE_BYTES_MAX)
-                answers = await pipe.execute(raise_on_error=False)
-        except Exception as error:  # as above
+                raise PeerError("it is left alone for a while")
+            commands: list[Command] = [("GETRANGE", name, 0, PAGE_BYTES_MAX) for name in names]
+            answers = await self._ask(commands)
+        except PeerError as error:
             self._note_failure(error)
             meter.journaled("unavailable")
             raise CapacityError(
@@ -253,8 +251,9 @@ class Journal:
         self._breaker.succeeded()
         return [raw if isinstance(raw, bytes) else b"" for raw in answers]
 
-    def _note_failure(self, error: BaseException) -> None:
-        now = monotonic_s()
-        if self._breaker.allows(now):
-            _log.warning("the journal cannot be reached: %s", type(error).__name__)
-            self._breaker.failed(now)
+    async def _ask(self, commands: Sequence[Command]) -> list[object]:
+        return await redis_client.ask(self._client, commands, timeout_s=self._config.timeout_s)
+
+    def _note_failure(self, error: PeerError) -> None:
+        if self._breaker.failed(monotonic_s()):
+            _log.warning("the journal cannot be reached: %s", error)

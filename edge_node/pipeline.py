@@ -223,6 +223,8 @@ class Flight:
     def again(self, has: int) -> list[Event]:
         """All events so far, for another client, who has the first `has` ids."""
         told = [self.choice.tell_from(has)]
+        if self._link is not None:
+            self._link.credit(self.choice.request.id, self.choice.credit)
         if self._landed and self.choice.finish is not None:
             told.append(self.choice.ending())
         return told

@@ -7,6 +7,7 @@ another has cached.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from struct import pack
 
@@ -14,6 +15,16 @@ BLOCK_TOKENS = 16
 HASH_BYTES = 16
 CHECKPOINT_BLOCKS = 8
 """Every so many blocks of a chain one is known to others, and the chain's last full one."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCounts:
+    """Where the blocks of one tier are: free + used + cached = total."""
+
+    free: int = 0
+    used: int = 0
+    cached: int = 0
+    total: int = 0
 
 
 def tenant_salt(salt_key: bytes, *, tenant: str, group: str | None = None) -> bytes:

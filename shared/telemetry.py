@@ -158,7 +158,7 @@ KV_PLANS = Counter(
 )
 KV_LOADS = Counter(
     "firstlight_kv_loads",
-    "Loads of prefixes by way and end: done, met, late, broken, bad, busy.",
+    "Loads of prefixes by way and end: done, met, late, absent, broken, bad, busy.",
     ("way", "fate"),
     registry=REGISTRY,
 )

@@ -10,10 +10,11 @@ from typing import Any
 import grpc
 
 from firstlight.core_node.admission import Offer
-from firstlight.core_node.backends.backend import Blocks, Broken, Deliver
+from firstlight.core_node.backends.backend import Broken, Deliver
 from firstlight.core_node.meter import Meter
 from firstlight.core_node.server import LinkServer
 from firstlight.shared import rpc
+from firstlight.shared.blocks import BlockCounts
 from firstlight.shared.errors import CapacityError
 from firstlight.shared.proto import core_pb2, core_pb2_grpc
 from firstlight.shared.proto.convert import to_open
@@ -78,11 +79,11 @@ class ByHand:
     def load(self) -> Load:
         return Load(running=len(self.opened) - len(self.cancelled), sequences_max=8)
 
-    def blocks(self) -> Blocks:
-        return Blocks()
+    def blocks(self) -> BlockCounts:
+        return BlockCounts()
 
-    def host_blocks(self) -> Blocks:
-        return Blocks()
+    def host_blocks(self) -> BlockCounts:
+        return BlockCounts()
 
     def stop(self) -> None: ...
 

@@ -19,6 +19,7 @@ from firstlight.infra.valkey import ValkeyPlan, start_valkey, wait_answering
 from firstlight.shared import redis_client, telemetry
 from firstlight.shared.redis_client import Client, Command, RedisConfig
 
+EPOCH = 7
 NAMESPACE = "0123456789abcdef"
 NODES = ("one", "two", "three")
 CHAIN = [random.Random(number).randbytes(16) for number in range(64)]
@@ -57,7 +58,7 @@ class Server:
 
 @asynccontextmanager
 async def running(
-    config: IndexConfig, node: str, *, epoch: int = 7, leave: bool = True
+    config: IndexConfig, node: str, *, epoch: int = EPOCH, leave: bool = True
 ) -> AsyncIterator[KvIndex]:
     """A node's index that lives; `leave=False`: it dies at the end without a word."""
     client = connect_index("kv.index", config)

@@ -1,7 +1,7 @@
 """Real links, cores and a pipeline in one process, for tests of what happens between them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -75,7 +75,13 @@ class Mesh:
         self.pipeline = Pipeline(
             edge="edge",
             region="eu",
-            router=CoreRouter(self.pool, region="eu", tokenizer_hash=TOKENIZER, rng=Random(2)),
+            router=CoreRouter(
+                self.pool,
+                region="eu",
+                tokenizer_hash=TOKENIZER,
+                rng=Random(2),
+                sketch_of=self.memory.sketch,
+            ),
             tokenizer_hash=TOKENIZER,
             eos_ids=frozenset({0}),
             token_bytes=lambda token: bytes([token]) if 97 <= token <= 122 else b"",
@@ -101,10 +107,14 @@ class Mesh:
         self.servers[name] = server
         self.backends.append(backend)
 
-    def announce(self) -> None:
-        """What a load balancer would say."""
+    def announce(self, sketches: Mapping[str, bytes] | None = None) -> None:
+        """What a load balancer would say; `sketches`: which prefixes cores say that they hold."""
         self._seq += 1
-        reports = tuple((Report(info, self._seq), 0.0) for info in self.infos.values())
+        known = sketches or {}
+        reports = tuple(
+            (Report(info, self._seq, sketch=known.get(name, b"")), 0.0)
+            for name, info in self.infos.items()
+        )
         self.memory.merge(MeshView("lb", self._seq, reports), monotonic_s())
 
     async def linked(self, count: int) -> None:

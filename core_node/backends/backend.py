@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from firstlight.core_node.admission import Offer
+from firstlight.shared.blocks import BlockCounts
 from firstlight.shared.engine.plan import Prefix
 from firstlight.shared.errors import FirstlightError
 from firstlight.shared.types import Commit, Done, Hint, Load, Mark, Request
@@ -42,6 +43,8 @@ class Batch:
     """Handles for which no more blocks need be loaded."""
     held: tuple[tuple[bytes, ...], ...] = ()
     """Chains of block hashes that are here as a whole now."""
+    flushed: bool = False
+    """All that was cached is forgotten, before anything else that this batch says."""
     landed_bytes: int = 0
     """Of blocks given to `land`, how much was taken in."""
 
@@ -54,18 +57,9 @@ class Batch:
             or self.wanted
             or self.met
             or self.held
+            or self.flushed
             or self.landed_bytes
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """The KV pool, in blocks of `shared.blocks.BLOCK_TOKENS`: free + used + cached = total."""
-
-    free: int = 0
-    used: int = 0
-    cached: int = 0
-    total: int = 0
 
 
 Deliver = Callable[[Batch], None]
@@ -115,11 +109,11 @@ class Backend(Protocol):
         """How busy it is now, everything opened so far included."""
         ...
 
-    def blocks(self) -> Blocks:
+    def blocks(self) -> BlockCounts:
         """The KV pool after the latest step."""
         ...
 
-    def host_blocks(self) -> Blocks:
+    def host_blocks(self) -> BlockCounts:
         """The host tier below it, as then."""
         ...
 

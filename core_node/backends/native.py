@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from firstlight.core_node.admission import Offer
-from firstlight.core_node.backends.backend import Batch, Blocks, Broken, Deliver, Failure
+from firstlight.core_node.backends.backend import Batch, Broken, Deliver, Failure
 from firstlight.core_node.backends.saver import LowerTier, Saver
 from firstlight.core_node.mailbox import Mailbox
 from firstlight.core_node.timeline import Timelines
+from firstlight.shared.blocks import BlockCounts
 from firstlight.shared.clock import monotonic_s, sleep_s
 from firstlight.shared.drafting.ngram import NgramDrafter
 from firstlight.shared.engine.engine import Engine
-from firstlight.shared.engine.kv.manager import BlockCounts
 from firstlight.shared.engine.plan import Buffer, Outcome, StepResult, Turn, TurnEvent
 from firstlight.shared.errors import CapacityError, FirstlightError, RequestError
 from firstlight.shared.types import Commit, Done, Hint, HintCount, Load, Mark, Request
@@ -118,7 +118,7 @@ class NativeBackend:
         but the core is not hung, and edges tell by this number.
         """
         self._load = Load()
-        self._blocks = self._host_blocks = Blocks()
+        self._blocks = self._host_blocks = BlockCounts()
         self._thread: threading.Thread | None = None
         self._look()
 
@@ -207,6 +207,8 @@ class NativeBackend:
         """The KV of blocks, None where it is not here. Raises `CapacityError`."""
         found: Future[list[bytes | None]] = asyncio.get_running_loop().create_future()
         with self._changed:
+            if self._stopping:
+                raise CapacityError("this core stops")
             if len(self._inbox.reads) >= READS_WAITING_MAX:
                 raise CapacityError(f"{READS_WAITING_MAX} reads wait for the next step")
             self._inbox.reads.append((hashes, found))
@@ -226,11 +228,11 @@ class NativeBackend:
             queued_prefill_tokens=load.queued_prefill_tokens + tokens,
         )
 
-    def blocks(self) -> Blocks:
+    def blocks(self) -> BlockCounts:
         """The KV pool after the latest step."""
         return self._blocks
 
-    def host_blocks(self) -> Blocks:
+    def host_blocks(self) -> BlockCounts:
         """The host tier, as then."""
         return self._host_blocks
 
@@ -265,12 +267,14 @@ class NativeBackend:
                 idle = not (result.rows or batch.done or batch.failures)
                 if self._saver and not self._engine.has_work:
                     self._saver.save()
+            self._refuse_reads(loop)
             if self._saver:
                 self._saver.finish(SAVE_AT_END_S)
         except Exception as error:
             if self._stopping or loop.is_closed():
                 return
             log.critical("the engine failed as a whole", exc_info=error)
+            self._refuse_reads(loop)
             loop.call_soon_threadsafe(broken, error)
 
     def _take(self, idle: bool) -> _Inbox | None:
@@ -341,7 +345,8 @@ class NativeBackend:
     def _before(self, inbox: _Inbox, loop: AbstractEventLoop) -> Batch:
         """What others need not wait for until the step is done."""
         for block_hash, payload in inbox.lands:
-            self._engine.land(block_hash, payload)
+            if not inbox.flush:
+                self._engine.land(block_hash, payload)
         for hashes, found in inbox.reads:
             loop.call_soon_threadsafe(_settle, found, list(map(self._engine.read, hashes)))
         prefixes = ((handle, self._engine.prefix(handle)) for handle in inbox.opens)
@@ -351,8 +356,18 @@ class NativeBackend:
                 for handle, prefix in prefixes
                 if prefix is not None and prefix.here < len(prefix.hashes)
             ),
+            flushed=inbox.flush,
             landed_bytes=sum(len(payload) for _, payload in inbox.lands),
         )
+
+    def _refuse_reads(self, loop: AbstractEventLoop) -> None:
+        """Nobody will look for these blocks any more."""
+        with self._changed:
+            self._stopping = True
+            reads, self._inbox.reads = self._inbox.reads, []
+        for hashes, found in reads:
+            nothing: list[bytes | None] = [None] * len(hashes)
+            loop.call_soon_threadsafe(_settle, found, nothing)
 
     def _offer_hints(self) -> None:
         for handle, position in self._engine.next_positions().items():
@@ -442,12 +457,8 @@ class NativeBackend:
         load = replace(self._engine.load(), steps=self._turns)
         with self._changed:
             self._load = load
-        self._blocks = _blocks(self._engine.blocks)
-        self._host_blocks = _blocks(self._engine.host_blocks)
-
-
-def _blocks(counts: BlockCounts) -> Blocks:
-    return Blocks(counts.free, counts.used, counts.cached, counts.total)
+        self._blocks = self._engine.blocks
+        self._host_blocks = self._engine.host_blocks
 
 
 def _settle(found: Future[list[bytes | None]], blocks: list[bytes | None]) -> None:

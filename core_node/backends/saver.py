@@ -5,7 +5,7 @@ thread, and the tier below never makes it wait.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from firstlight.shared.clock import monotonic_s, sleep_s
@@ -35,6 +35,10 @@ class LowerTier(Protocol):
         """Keep a block; False if it will not."""
         ...
 
+    def forget(self, block_hash: bytes) -> None:
+        """Forget a block, if it is there or waits."""
+        ...
+
     def clear(self) -> None:
         """Forget all blocks, those that wait included."""
         ...
@@ -46,7 +50,7 @@ class Saver:
     def __init__(self, engine: Engine, below: LowerTier) -> None:
         self._engine, self._below = engine, below
         self._chains: deque[list[bytes]] = deque(maxlen=CHAINS_MAX)
-        engine.spill = self._spill
+        engine.spill, engine.distrust = self._spill, self._distrust
 
     def __bool__(self) -> bool:
         """Whether anything waits."""
@@ -84,6 +88,10 @@ class Saver:
         while self._chains and monotonic_s() < end_s:
             self.save()
             sleep_s(FULL_S)
+
+    def _distrust(self, hashes: Collection[bytes]) -> None:
+        for block_hash in hashes:
+            self._below.forget(block_hash)
 
     def _spill(self, block_hash: bytes, read: Callable[[], bytes]) -> None:
         if self._below.wants(block_hash):

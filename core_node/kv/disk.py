@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from firstlight.core_node.backends.backend import Blocks
 from firstlight.core_node.kv.disk_files import BlockFiles
 from firstlight.core_node.kv.disk_index import DiskIndex, Rest
 from firstlight.core_node.kv.seal import BlockSeals, Buffer
 from firstlight.shared import telemetry
+from firstlight.shared.blocks import BlockCounts
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import ConfigError
 
@@ -148,11 +148,11 @@ class DiskTier:
             block = self._files.read(block_hash)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.EIO):
-                self._forget(block_hash)
+                self.forget(block_hash)
             self._count(Fate.FAILED)
             return None
         if block is None:
-            self._forget(block_hash)
+            self.forget(block_hash)
             self._count(Fate.BAD)
             self._warn_of_bad()
             return None
@@ -160,12 +160,9 @@ class DiskTier:
         return block
 
     def wants(self, block_hash: bytes) -> bool:
-        """Whether `offer` would take the block now: ask before copying its bytes.
-
-        A no is counted, as that of `offer` is.
-        """
+        """Whether `offer` would take the block now: ask before copying its bytes."""
         with self._changed:
-            return self._takes(block_hash)
+            return self._refusal(block_hash) is None
 
     def offer(self, block_hash: bytes, payload: Buffer) -> bool:
         """Hand over a block to be written; whether it was taken. Never waits for the disk.
@@ -175,11 +172,22 @@ class DiskTier:
         """
         assert memoryview(payload).nbytes == self._block_bytes, memoryview(payload).nbytes
         with self._changed:
-            if not self._takes(block_hash):
+            refusal = self._refusal(block_hash)
+            if refusal is not None:
+                self._count(refusal)
                 return False
             self._waiting[block_hash] = payload
             self._changed.notify()
         return True
+
+    def forget(self, block_hash: bytes) -> None:
+        """Forget a block, also if it waits. Never waits for the disk."""
+        with self._changed:
+            self._waiting.pop(block_hash, None)
+            if self._writing == block_hash:
+                self._writing = None
+            self._index.drop(self._files.name(block_hash))
+            self._changed.notify()
 
     def clear(self) -> None:
         """Forget all blocks of this namespace, and those that wait. Never waits for the disk.
@@ -193,11 +201,11 @@ class DiskTier:
             self._index.clear()
             self._changed.notify()
 
-    def counts(self) -> Blocks:
+    def counts(self) -> BlockCounts:
         """Where the directory's room is now; see `disk_index`. Never waits for the disk."""
         with self._changed:
             index = self._index
-            return Blocks(index.free, index.used, index.cached, index.total)
+            return BlockCounts(index.free, index.used, index.cached, index.total)
 
     def close(self, timeout_s: float) -> None:
         """Take nothing more, write what waits within `timeout_s`, drop the rest, unlock.
@@ -222,12 +230,6 @@ class DiskTier:
     def _held(self, block_hash: bytes) -> bool:
         return not self._closing and self._index.holds(self._files.name(block_hash))
 
-    def _takes(self, block_hash: bytes) -> bool:
-        refusal = self._refusal(block_hash)
-        if refusal is not None:
-            self._count(refusal)
-        return refusal is None
-
     def _refusal(self, block_hash: bytes) -> Fate | None:
         if self._closing or self._rest.left_s(self._clock()) > 0:
             return Fate.RESTING
@@ -236,11 +238,6 @@ class DiskTier:
         return Fate.FULL if len(self._waiting) >= self._waiting_max else None
 
     # Called without it.
-
-    def _forget(self, block_hash: bytes) -> None:
-        with self._changed:
-            self._index.drop(self._files.name(block_hash))
-            self._changed.notify()
 
     def _count(self, fate: Fate, blocks: int = 1) -> None:
         self._fates[fate].inc(blocks)

@@ -98,6 +98,7 @@ class DiskIndex:
         """It is there; returns how many files are doomed for it."""
         assert self._writing, name
         self._writing = 0
+        self.removed(name)  # it was dropped while it was under way, and is there anew
         self._blocks[name] = None
         self._blocks.move_to_end(name)
         return self._trim()

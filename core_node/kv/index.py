@@ -8,7 +8,7 @@ liveness key stands, which it renews, so nothing has to be cleaned up after a no
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +48,7 @@ LOOKUPS_MAX = 64
 CONNECTIONS_MAX = 8
 """In a cluster: to each node."""
 PEERS_MAX = 512
-"""Nodes whose liveness a lookup asks for; beyond that the last by name are not found."""
+"""Nodes whose liveness a lookup asks for; beyond that the last ones are not found."""
 FIELDS_MAX = 1024
 """Nodes in one entry. One that holds more is full of the dead, and begins anew."""
 
@@ -93,12 +93,12 @@ class KvIndex:
         namespace: str,
         node: str,
         epoch: int,
-        peers: Callable[[], Collection[str]],
+        peers: Callable[[], Sequence[str]],
         config: IndexConfig | None = None,
     ) -> None:
         """`client`: None if there is no index, then every lookup is a miss.
 
-        `peers`: names of the cores whose blocks may be used, ours or not.
+        `peers`: names of the cores whose blocks may be used, ours or not, the likeliest first.
         """
         self.epoch = epoch
         self._client = client
@@ -110,8 +110,6 @@ class KvIndex:
         self._breaker = Breaker(monotonic_s())
         self._slots = asyncio.Semaphore(CONNECTIONS_MAX - 1)  # one is left to the background
         self._lookups = 0
-        self._epochs: dict[str, int] = {}
-        """Of the peers that the last lookup saw alive."""
         self._beat_at = 0.0
         self._beaten: bytes | None = None
         """What our liveness key held after the last renewal."""
@@ -129,7 +127,7 @@ class KvIndex:
 
         `hashes` start with the chain's first block. Nobody, if the index does not answer in time.
         """
-        nodes = sorted(set(self._peers()) - {self._node})[:PEERS_MAX]
+        nodes = [node for node in self._peers() if node != self._node][:PEERS_MAX]
         marks = marks_to_read(len(hashes), beyond)
         if self._client is None or self._breaker.open or self._lookups >= LOOKUPS_MAX:
             telemetry.KV_INDEX_LOOKUPS.labels(fate="off").inc()
@@ -164,7 +162,6 @@ class KvIndex:
             self._failed(live)
             return None
         alive = live_epochs(nodes, live)
-        self._epochs = dict(alive.values())
         found = judge(marks, entries, alive)
         for mark, node, epoch in found.stale:
             self._queue.delete(hashes, (mark,), node, epoch)
@@ -176,16 +173,19 @@ class KvIndex:
             self._queue.hold(hashes, tier, monotonic_s())
             self._count_dropped()
 
-    def absent(self, hashes: Sequence[bytes], blocks: int, node: str) -> None:
-        """`node` turned out not to have the first `blocks` blocks of this chain, nor more of it.
+    def absent(self, hashes: Sequence[bytes], blocks: int, holder: Holder) -> None:
+        """A holder turned out not to have the first `blocks` blocks of this chain, nor more of it.
 
-        Of no effect if the last lookup did not see it alive: then its entries count for nothing.
+        Of no effect on what it wrote in a later epoch.
         """
-        epoch = self.epoch if node == self._node else self._epochs.get(node)
-        if self._client is not None and hashes and epoch is not None:
+        if self._client is not None and hashes:
             marks = [mark for mark in checkpoints(len(hashes)) if mark + 1 >= blocks]
-            self._queue.delete(hashes, marks[:READS_MAX], node, epoch)
+            self._queue.delete(hashes, marks[:READS_MAX], holder.node, holder.epoch)
             self._count_dropped()
+
+    def gone(self, block_hash: bytes) -> None:
+        """We turned out not to have this block; whoever asked for it deletes our entry."""
+        self._queue.gone(block_hash)
 
     def forget_all(self) -> None:
         """Our caches were emptied: under a new epoch, whatever we wrote is nobody's."""

@@ -10,7 +10,7 @@ wrote before its caches were emptied is then nobody's. Anything else that stands
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -50,6 +50,8 @@ class Holder:
     blocks: int
     tier: Tier
     """Of the last of these blocks."""
+    epoch: int = field(default=0, compare=False)
+    """Of the node, when it said so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +141,8 @@ def judge(
     best: dict[str, Holder] = {}
     stale: list[tuple[int, str, int]] = []
     for mark, entry in zip(reversed(marks), reversed(entries), strict=True):
-        for field, value in _pairs(entry):
-            known = live.get(field) if isinstance(field, bytes) else None
+        for name, value in _pairs(entry):
+            known = live.get(name) if isinstance(name, bytes) else None
             if known is None or known[0] in best:
                 continue
             said = _ENTRY.fullmatch(value) if isinstance(value, bytes) else None
@@ -149,7 +151,7 @@ def judge(
             node, epoch = known
             written = int(said[1], 16)
             if written == epoch:
-                best[node] = Holder(node, mark + 1, Tier(said[2].decode()))
+                best[node] = Holder(node, mark + 1, Tier(said[2].decode()), epoch)
             elif written < epoch:
                 stale.append((mark, node, written))
     order = sorted(best.values(), key=lambda one: (-one.blocks, _RANK[one.tier], one.node))

@@ -54,6 +54,10 @@ class WriteQueue:
                 self._written.pop(hashes[mark], None)
             self._add(Write(hashes[0], hashes[mark], node, None, epoch))
 
+    def gone(self, block: bytes) -> None:
+        """The node no longer has this block: if it comes again, that is news."""
+        self._written.pop(block, None)
+
     def take(self, count: int) -> list[Write]:
         """The oldest writes, at most `count`; they no longer wait."""
         return [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]

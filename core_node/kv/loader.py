@@ -28,7 +28,7 @@ from firstlight.shared import telemetry
 from firstlight.shared.blocks import BLOCK_TOKENS
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.engine.plan import Buffer, Prefix
-from firstlight.shared.errors import PeerError
+from firstlight.shared.errors import CapacityError, PeerError
 from firstlight.shared.estimate import Throughput
 from firstlight.shared.routing.cost import PREFILL_PRIOR_MS
 from firstlight.shared.routing.fetch import GAIN_MS_MIN, Plan, Source, Way, plan_prefix
@@ -85,10 +85,14 @@ class Find:
     """Where a missing part is: blocks `start` to `disk` on disk, the rest up to `end` at a peer."""
 
     hashes: Sequence[bytes]
+    here: int
+    """That the engine has."""
     start: int
     disk: int
     end: int
     peer: Peer | None
+    holder: Holder | None
+    """What the index said of the peer."""
     plan: Plan
     compute_ms: float
     """What computing all of it would take."""
@@ -108,6 +112,8 @@ class _Load:
     """Whether all of it came."""
     blocks: int = 0
     """That came."""
+    fate: str = "broken"
+    """How it ended."""
 
 
 class Loader:
@@ -134,6 +140,7 @@ class Loader:
         self._loads: dict[bytes, _Load] = {}
         """By the hash of the last block."""
         self._of: dict[str, _Load] = {}
+        self._closed = False
         self._unlanded_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
@@ -152,21 +159,24 @@ class Loader:
         for failure in batch.failures:
             self._leave(failure.handle)
 
-    async def close(self) -> None:
-        """End all loads."""
-        tasks = [
-            *self._finding.values(),
-            *(load.task for load in self._loads.values() if load.task),
-        ]
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """End all loads; returns what ends."""
+        loads = [load.task for load in self._loads.values() if load.task is not None]
+        tasks = [*self._finding.values(), *loads]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        return tasks
+
+    async def close(self) -> None:
+        """End all loads, and begin no more."""
+        self._closed = True
+        await asyncio.gather(*self.cancel(), return_exceptions=True)
 
     # From a request to what there is to load for it.
 
     def _want(self, handle: str, prefix: Prefix) -> None:
         missing = len(prefix.hashes) - prefix.here
-        if missing * self._compute_ms() < GAIN_MS_MIN or not self._room_blocks:
+        if self._closed or not self._room_blocks or missing * self._compute_ms() < GAIN_MS_MIN:
             return
         running = sum(not load.done for load in self._loads.values())
         if len(self._finding) + running >= LOADS_MAX:
@@ -205,7 +215,7 @@ class Loader:
         """The best that can be done, or None if nobody has anything of it."""
         hashes, here = prefix.hashes, prefix.here
         disk = here if self._disk is None else here + self._disk.leading(hashes[here:])
-        finds = [self._weigh(prefix, disk, None, disk)] if disk > here else []
+        finds = [self._weigh(prefix, disk, disk)] if disk > here else []
         if disk < len(hashes):
             holders = await self._index.lookup(hashes, beyond=disk)
             now = monotonic_s()
@@ -213,7 +223,7 @@ class Loader:
                 peer = self._peers.usable(holder.node, now)
                 end = self._good(holder, hashes, now)
                 if peer is not None and end > disk:
-                    finds.append(self._weigh(prefix, disk, peer, end))
+                    finds.append(self._weigh(prefix, disk, end, peer, holder))
         each_ms = self._compute_ms()
 
         def all_ms(find: Find) -> float:
@@ -224,7 +234,14 @@ class Loader:
     def _good(self, holder: Holder, hashes: Sequence[bytes], now: float) -> int:
         return self._peers.good_blocks(holder.node, hashes[: holder.blocks], now)
 
-    def _weigh(self, prefix: Prefix, disk: int, peer: Peer | None, end: int) -> Find:
+    def _weigh(
+        self,
+        prefix: Prefix,
+        disk: int,
+        end: int,
+        peer: Peer | None = None,
+        holder: Holder | None = None,
+    ) -> Find:
         now, start = monotonic_s(), max(prefix.here, end - self._room_blocks)
         disk, blocks, each_ms = max(disk, start), end - start, self._compute_ms()
         disk_ms = self._disk_speed.ms(self._block_bytes, now)
@@ -235,7 +252,17 @@ class Loader:
             mean_ms = ((disk - start) * disk_ms + (end - disk) * peer_ms) / blocks
             source = Source(peer.rtt.ms, mean_ms, peer.throughput.measured(now))
         plan = plan_prefix(blocks, each_ms, source)
-        return Find(prefix.hashes, start, disk, end, peer, plan, blocks * each_ms)
+        return Find(
+            hashes=prefix.hashes,
+            here=prefix.here,
+            start=start,
+            disk=disk,
+            end=end,
+            peer=peer,
+            holder=holder,
+            plan=plan,
+            compute_ms=blocks * each_ms,
+        )
 
     def _compute_ms(self) -> float:
         """A block's prefill."""
@@ -245,7 +272,7 @@ class Loader:
 
     def _begin(self, find: Find) -> _Load:
         hold_s = 0.0
-        if find.plan.way is Way.FETCH:
+        if find.plan.way is Way.FETCH and find.start == find.here:  # else there is much to compute
             hold_s = (LATE * find.plan.ms + LATE_MS) / 1000
         load = _Load(find, find.end, set(), monotonic_s() + hold_s)
         self._loads[find.hashes[find.end - 1]] = load
@@ -261,7 +288,7 @@ class Loader:
             forget()
         for handle in load.handles:
             self._of.pop(handle, None)
-            self._engine.note(handle, "prefix came", f"{load.blocks} blocks")
+            self._engine.note(handle, f"prefix {load.fate}", f"{load.blocks} blocks came")
             self._engine.no_more(handle)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a load failed: a bug of ours", exc_info=error)
@@ -282,34 +309,42 @@ class Loader:
         self._engine.expect(handle, load.end, max(0.0, load.hold_until_s - monotonic_s()))
 
     async def _load(self, load: _Load) -> None:
-        find, fate = load.find, "done"
-        way = str(find.plan.way)
+        find = load.find
         try:
             async with asyncio.timeout(DEADLINE * find.compute_ms / 1000 + DEADLINE_S):
-                from_peer = find.peer is None or await self._from_peer(load, find.peer)
+                from_peer = find.peer is None or await self._try_peer(load, find.peer)
                 load.done = from_peer and await self._from_disk(load)
+                load.fate = "done" if load.done else load.fate
         except TimeoutError:
-            fate = "late"
-        except PeerError as error:
-            fate = "bad" if isinstance(error, BadBlockError) else "broken"
-            log.warning("%s", error.message)
-            self._blame(find, error)
+            load.fate = "late"
         except asyncio.CancelledError:
-            fate = "met"
+            load.fate = "met"
             raise
         finally:
-            telemetry.KV_LOADS.labels(way=way, fate=fate).inc()
+            telemetry.KV_LOADS.labels(way=str(find.plan.way), fate=load.fate).inc()
             await self._peers.trim()
 
-    def _blame(self, find: Find, error: PeerError) -> None:
-        assert find.peer is not None, error.message
-        now = monotonic_s()
-        if isinstance(error, BadBlockError):
-            self._peers.bad(find.peer, error.block_hash, now)
-            blocks = find.hashes.index(error.block_hash) + 1
-            self._index.absent(find.hashes, blocks, find.peer.info.node)
-        else:
-            self._peers.failed(find.peer, now)
+    async def _try_peer(self, load: _Load, peer: Peer) -> bool:
+        """Whether what the disk has is still of use: all came, or nothing behind it did."""
+        find, now = load.find, monotonic_s
+        try:
+            return await self._from_peer(load, peer)
+        except BadBlockError as error:
+            load.fate = "bad"
+            log.warning("%s", error.message)
+            self._peers.bad(peer, error.block_hash, now())
+            self._absent(find, find.hashes.index(error.block_hash))
+        except CapacityError:
+            load.fate = "busy"
+            self._peers.busy(peer, now())
+        except PeerError as error:
+            load.fate = "broken"
+            log.warning("%s", error.message)
+            self._peers.failed(peer, now())
+        if load.blocks or find.disk == find.start:
+            return False
+        self._shorten(load, find.disk)
+        return True
 
     async def _from_peer(self, load: _Load, peer: Peer) -> bool:
         """Whether it had all that was left to ask for."""
@@ -319,25 +354,33 @@ class Loader:
         taken = fetch(peer, channel, wanted, self._seals, self._block_bytes, self._wait_for_room)
         async with aclosing(taken) as arriving:
             async for arrived in arriving:
-                if not self._take(load, find.end - 1 - arrived.index, arrived):
+                if not self._take(load, peer, find.end - 1 - arrived.index, arrived):
+                    load.fate = "absent"
                     return False
-        self._peers.succeeded(peer)
         return True
 
-    def _take(self, load: _Load, index: int, arrived: Arrived) -> bool:
+    def _take(self, load: _Load, peer: Peer, index: int, arrived: Arrived) -> bool:
         """Land a block; False if what comes behind a hole would be of no use."""
-        find = load.find
         if arrived.block is not None:
+            self._peers.succeeded(peer)
             self._land(load, index, arrived.block, "peer")
             return True
-        if find.peer is not None:
-            self._index.absent(find.hashes, index + 1, find.peer.info.node)
+        self._absent(load.find, index)
         if load.end != index + 1:
             return False
-        load.end = index
+        self._shorten(load, index)
+        return index > load.find.start
+
+    def _absent(self, find: Find, index: int) -> None:
+        """The peer has no such block, whatever the index says."""
+        assert find.holder is not None
+        self._index.absent(find.hashes, index + 1, find.holder)
+
+    def _shorten(self, load: _Load, end: int) -> None:
+        """Nothing has come, and only these blocks still can."""
+        load.end = end
         for handle in load.handles:
             self._expect(load, handle)
-        return index > find.start
 
     async def _from_disk(self, load: _Load) -> bool:
         find, disk = load.find, self._disk

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import grpc.aio
 
-from firstlight.core_node.backends.backend import Batch, Blocks
+from firstlight.core_node.backends.backend import Batch
 from firstlight.core_node.config import KvSection
 from firstlight.core_node.kv.disk import DiskTier
 from firstlight.core_node.kv.index import KvIndex, connect_index
@@ -23,6 +23,7 @@ from firstlight.core_node.kv.peers import Peers
 from firstlight.core_node.kv.seal import BlockSeals
 from firstlight.core_node.kv.transfer import BlocksService
 from firstlight.shared import lifecycle
+from firstlight.shared.blocks import BlockCounts
 from firstlight.shared.routing.sketch import HotPrefixes
 from firstlight.shared.types import MeshView, NodeInfo
 
@@ -34,7 +35,7 @@ class Lender(Engine, Protocol):
         """The KV of blocks, None where it is not here. Raises `CapacityError`."""
         ...
 
-    def host_blocks(self) -> Blocks:
+    def host_blocks(self) -> BlockCounts:
         """Where the room of the host tier is."""
         ...
 
@@ -74,7 +75,7 @@ class KvMemory:
             block_bytes=block_bytes,
             host_blocks=backend.host_blocks().total,
         )
-        self.service = BlocksService(self._read, seals, block_bytes)
+        self.service = BlocksService(self._read, seals, block_bytes, absent=self._index.gone)
         """Gives blocks to other cores."""
 
     @asynccontextmanager
@@ -90,6 +91,8 @@ class KvMemory:
 
     def deliver(self, batch: Batch) -> None:
         """What the engine did; called on the event loop."""
+        if batch.flushed:
+            self._flush()
         self._loader.deliver(batch)
         for chain in batch.held:
             self._hot.touch(chain)
@@ -106,13 +109,13 @@ class KvMemory:
         """Which prefixes are here, roughly; see `shared.routing.sketch`."""
         return self._hot.sketch
 
-    @property
-    def disk_blocks(self) -> Blocks:
+    def disk_blocks(self) -> BlockCounts:
         """Where the room of the disk tier is."""
-        return Blocks() if self._disk is None else self._disk.counts()
+        return BlockCounts() if self._disk is None else self._disk.counts()
 
-    def flush(self) -> None:
-        """The caches are emptied: tell nobody any more what was here."""
+    def _flush(self) -> None:
+        """The caches are emptied: tell nobody any more what was here, and bring nothing back."""
+        self._loader.cancel()
         self._hot.clear()
         self._index.forget_all()
 

@@ -6,7 +6,7 @@ whose bytes were wrong is not asked of that peer again.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import grpc.aio
@@ -22,6 +22,7 @@ BYTES_PER_S_PRIOR = 125e6
 """1 Gbit/s. A wrong guess costs little: what is not measured is only fetched beside computing."""
 REST_S = 10.0
 REST_S_MAX = 300.0
+BUSY_S = 1.0
 BAD_BLOCKS_MAX = 4096
 BAD_S = 600.0
 
@@ -39,13 +40,14 @@ class Peer:
 
 
 class Peers:
-    """Cores of this one's numerics class, by name."""
+    """Cores of this one's region and numerics class, by name."""
 
     def __init__(self, info: NodeInfo, connect: Callable[[str], grpc.aio.Channel]) -> None:
         """`connect` makes a channel to an address."""
         self._info = info
         self._connect = connect
-        self._peers: dict[str, Peer] = {}
+        self._peers: OrderedDict[str, Peer] = OrderedDict()
+        """Those heard of last at the end."""
         self._channels: OrderedDict[str, grpc.aio.Channel] = OrderedDict()
         """By address."""
         self._bad: OrderedDict[tuple[str, bytes], float] = OrderedDict()
@@ -55,19 +57,22 @@ class Peers:
         for report, _ in view.reports:
             info = report.info
             known = self._peers.get(info.node)
-            if info.role is not Role.CORE or info.node == self._info.node:
+            theirs = info.role is Role.CORE and info.region == self._info.region
+            if not theirs or info.node == self._info.node:
                 continue
             if report.leaving or info.numerics_class != self._info.numerics_class:
                 if known is not None and info.incarnation >= known.info.incarnation:
                     del self._peers[info.node]
-            elif known is not None and info.incarnation <= known.info.incarnation:
                 continue
-            elif known is not None or len(self._peers) < PEERS_MAX:
+            if known is None or info.incarnation > known.info.incarnation:
                 self._peers[info.node] = Peer(info)
+            self._peers.move_to_end(info.node)
+        while len(self._peers) > PEERS_MAX:
+            self._peers.popitem(last=False)
 
-    def names(self) -> Collection[str]:
-        """All that could be asked."""
-        return self._peers.keys()
+    def names(self) -> Sequence[str]:
+        """All that could be asked, those heard of last first."""
+        return list(reversed(self._peers))
 
     def usable(self, name: str, now: float) -> Peer | None:
         """The peer, unless it is unknown or rests."""
@@ -97,11 +102,15 @@ class Peers:
             await channel.close()
 
     def succeeded(self, peer: Peer) -> None:
-        """It sent what it was asked."""
+        """It sent a block that was proven."""
         peer.failures = 0
 
+    def busy(self, peer: Peer, now: float) -> None:
+        """It has no room for another taker."""
+        peer.rests_until = now + BUSY_S
+
     def failed(self, peer: Peer, now: float) -> None:
-        """It broke off, was silent or refused."""
+        """It broke off or was silent."""
         peer.rests_until = now + min(REST_S_MAX, REST_S * 2.0 ** min(peer.failures, 10))
         peer.failures += 1
 

@@ -52,8 +52,17 @@ class BadBlockError(PeerError):
 class BlocksService(blocks_pb2_grpc.BlocksServicer):
     """The giving end."""
 
-    def __init__(self, read: ReadBlocks, seals: BlockSeals, block_bytes: int) -> None:
+    def __init__(
+        self,
+        read: ReadBlocks,
+        seals: BlockSeals,
+        block_bytes: int,
+        *,
+        absent: Callable[[bytes], None] = lambda block_hash: None,
+    ) -> None:
+        """`absent` hears of each block that was wanted and is not here."""
         self._read, self._seals, self._block_bytes = read, seals, block_bytes
+        self._absent = absent
         self._serving = 0
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -77,6 +86,7 @@ class BlocksService(blocks_pb2_grpc.BlocksServicer):
             yield blocks_pb2.Piece()
             async for piece in self._pieces(wanted.hashes, credit):
                 yield piece
+            await credit.end()
         except TimeoutError:
             words = f"no credit for {CREDIT_WAIT_S:g} s"
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, words)
@@ -111,6 +121,7 @@ class BlocksService(blocks_pb2_grpc.BlocksServicer):
                 for place, (block_hash, block) in enumerate(zip(batch, blocks, strict=True)):
                     index = number * step + place
                     if block is None:
+                        self._absent(block_hash)
                         yield blocks_pb2.Piece(index=index, absent=True)
                         continue
                     for piece in self._sealed(index, block_hash, block):
@@ -159,6 +170,12 @@ class _Credit:
                 self._more.clear()
                 await self._more.wait()
 
+    async def end(self) -> None:
+        """Wait until the taker has ended the call: what it writes to one that has ended breaks it,
+        and what it had not read by then is lost."""
+        assert self._reading is not None
+        await asyncio.wait((self._reading,), timeout=CREDIT_WAIT_S)
+
     def close(self) -> None:
         """Stop reading."""
         if self._reading is not None:
@@ -190,7 +207,8 @@ async def fetch(
     """The taking end: blocks in the order of `hashes`; measures the peer on the way.
 
     `room` is awaited before more is asked for than one window. Raises `PeerError` when the peer
-    refuses, breaks off or is silent, `BadBlockError` for bytes that are not the block's.
+    breaks off or is silent, `CapacityError` when it has no room for another taker, `BadBlockError`
+    for bytes that are not the block's.
     """
     call = blocks_pb2_grpc.BlocksStub(channel).Fetch(wait_for_ready=False)
     taking = _Taking(hashes, seals, block_bytes)
@@ -212,13 +230,17 @@ async def fetch(
             if arrived is not None:
                 yield arrived
             credit += len(piece.payload)
-            if credit - granted >= WINDOW_BYTES // 4:
+            if taking.next < len(hashes) and credit - granted >= WINDOW_BYTES // 4:
                 await room()
                 granted = credit
                 await call.write(blocks_pb2.Wanted(credit_bytes=granted))
     except grpc.aio.AioRpcError as error:
         words = error.details() or error.code().name
+        if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            raise CapacityError(f"core {peer.info.node} serves no fetch now: {words}") from None
         raise PeerError(f"core {peer.info.node} broke off a fetch: {words}") from None
+    except asyncio.InvalidStateError:  # so gRPC says that a call had ended when it was written to
+        raise PeerError(f"core {peer.info.node} broke off a fetch") from None
     finally:
         if first_s is not None and last_s is not None:
             peer.throughput.observe(taking.bytes, last_s - first_s, last_s)

@@ -19,6 +19,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from firstlight.infra.bench.direct import DirectLink, Told, direct_link
@@ -148,10 +149,15 @@ async def over_link(mbit_s: float, tokens: int, trials: int, rng: random.Random)
 
 async def after_restart(tokens: int, trials: int, rng: random.Random) -> dict[str, Any]:
     """Cold, and after a restart that found its disk."""
+    with TemporaryDirectory() as disk:
+        return await _restarts(Path(disk), tokens, trials, rng)
+
+
+async def _restarts(disk: Path, tokens: int, trials: int, rng: random.Random) -> dict[str, Any]:
     cold: list[float] = []
     warm: list[float] = []
     same = True
-    async with cores(0, state_dir() / "bench-disk") as running:
+    async with cores(0, disk) as running:
         mesh = running.mesh
         where = mesh.plan.node("core-a").settings["listen"]
         for trial in range(trials):

@@ -8,14 +8,14 @@ change how many steps an answer takes, and never the answer.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from math import isfinite
 
-from firstlight.shared.blocks import BLOCK_TOKENS, blocks_for
+from firstlight.shared.blocks import BLOCK_TOKENS, BlockCounts, blocks_for
 from firstlight.shared.drafting.controller import Controller
 from firstlight.shared.drafting.steptimes import StepTimes
-from firstlight.shared.engine.kv.manager import BlockCounts, KvManager
+from firstlight.shared.engine.kv.manager import KvManager
 from firstlight.shared.engine.plan import (
     Buffer,
     EngineConfig,
@@ -50,6 +50,8 @@ class Engine:
         self._runner, self._config = runner, config
         self.spill: Spill = lambda block_hash, read: None
         """What becomes of blocks that leave the host tier."""
+        self.distrust: Callable[[Collection[bytes]], None] = lambda hashes: None
+        """Hears of blocks that no tier may keep."""
         self._kv = KvManager(config.blocks, config.host_blocks)
         self._scheduler = Scheduler(config, self._kv)
         self._controller = Controller()
@@ -123,7 +125,8 @@ class Engine:
     def expect(self, request: str, end: int, hold_until_s: float) -> None:
         """The first `end` blocks of a request will `land`, the last one first.
 
-        Until `hold_until_s` nothing is computed for it. Harmless if the request is not here.
+        Until `hold_until_s` it computes nothing, unless they have come to what is here. Harmless
+        if the request is not here.
         """
         sequence = self._scheduler.get(request)
         if sequence is not None:
@@ -351,8 +354,8 @@ class Engine:
         sequence.commit(ids)
         self._kv.trim(sequence.table, sequence.computed)
         self._publish(sequence)
-        if sequence.published and (finish or outcome.cached_tokens is not None):
-            self._held.append(tuple(sequence.hashes[: sequence.published]))
+        if finish or outcome.cached_tokens is not None:
+            self._hold(sequence)
         if finish:
             self._forget(request.id)
             self._scheduler.remove(request.id)
@@ -401,8 +404,16 @@ class Engine:
         if moves.saves or moves.fills:
             self._runner.move(moves)
 
+    def _hold(self, sequence: Sequence) -> None:
+        """Tell which of its chain is here: all that was published, unless it was flushed since."""
+        chain = sequence.hashes[: sequence.published]
+        here = self._kv.leading(chain, len(chain) * BLOCK_TOKENS + 1)
+        if here:
+            self._held.append(tuple(chain[:here]))
+
     def _fail(self, sequence: Sequence, message: str) -> Failure:
         """Only this sequence ends; its KV is cleared, so that nothing spreads from it."""
+        self.distrust(sequence.hashes)
         self._runner.scrub(self._scheduler.remove(sequence.id, trusted=False))
         self._forget(sequence.id)
         return sequence.id, sequence.epoch, FirstlightError(message)

@@ -104,7 +104,7 @@ class Scheduler:
         if self._running.pop(request, None) is None:
             return []
         if not trusted:
-            return self._kv.discard(sequence.table)
+            return self._kv.discard(sequence.table, sequence.hashes)
         self._kv.release(sequence.table)
         return []
 
@@ -231,7 +231,8 @@ class Scheduler:
                 return False
             self._kv.meet(sequence.table, loading, sequence.computed)
             if sequence.cached_tokens is not None and not sequence.reported:
-                sequence.cached_tokens += tokens - sequence.computed
+                found = sequence.cached_tokens + tokens - sequence.computed
+                sequence.cached_tokens = min(found, len(sequence.request.prompt))
             sequence.computed = tokens
         self.settle(sequence)
         self._met.append(sequence.id)

@@ -1,8 +1,9 @@
-"""Which prefixes a core holds, in a kilobyte: a Bloom filter over checkpoints of its hot chains.
+"""Which prefixes a core used last, in a kilobyte: a Bloom filter over checkpoints of hot chains.
 
-It travels in reports, so that edges can send a prompt to where its prefix is. A miss is sure; a hit
-is wrong once in about 400 times when the sketch is full (k = 4, 16 bits an entry), which costs one
-recompute. Block hashes are uniform already, so their own bytes are the hash functions.
+It travels in reports, so that edges can send a prompt to where its prefix is. It is a guess: what
+is not hot is not in it, what was evicted since still is, and of the rest a hit is wrong once in
+about 400 times when it is full (k = 4, 16 bits an entry). A wrong one costs a recompute. Block
+hashes are uniform already, so their own bytes are the hash functions.
 """
 
 from collections import OrderedDict

@@ -12,6 +12,7 @@ from doubles import alone, request
 from kv_bed import NAMESPACE, Core, acquaint, core
 
 from firstlight.core_node.config import KvSection
+from firstlight.core_node.kv import transfer
 from firstlight.core_node.kv.disk import DiskConfig, DiskTier
 from firstlight.core_node.kv.index import IndexConfig
 from firstlight.core_node.kv.seal import BlockSeals
@@ -226,3 +227,53 @@ async def test_nothing_is_sent_beyond_the_credit(tmp_path: Path) -> None:
             async with asyncio.timeout(0.3):
                 await call.read()
         await channel.close()
+
+
+async def test_credit_is_given_as_blocks_are_taken_in(
+    tmp_path: Path, section: KvSection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "WINDOW_BYTES", 2 * 128)
+    async with AsyncExitStack() as stack:
+        one, other = await two(stack, tmp_path, section)
+        expected = await one.ask(asking("first"))
+        await told(one)
+        done, broken = loads("done") + loads("met"), loads("broken")
+        assert await other.ask(asking("second")) == expected
+        assert other.cached_tokens("second") >= len(PROMPT) // 2
+        await until(lambda: loads("done") + loads("met") > done)
+        assert loads("broken") == broken
+
+
+async def test_what_the_disk_has_is_read_when_the_peer_that_has_more_is_gone(
+    tmp_path: Path, section: KvSection
+) -> None:
+    seals = BlockSeals((bytes(32),), NAMESPACE)
+    disk = DiskTier(DiskConfig(tmp_path / "disk", 1 << 20), seals=seals, block_bytes=128)
+    async with core("core-b", tmp_path, disk=disk) as alone_once:
+        await alone_once.ask(asking("first", PROMPT[:130]))
+    async with AsyncExitStack() as stack:
+        one, other = await two(stack, tmp_path, section, disk=disk)
+        expected = await one.ask(asking("first"))
+        await told(one)
+        await one.server.stop(0)
+        assert await other.ask(asking("second")) == expected
+        assert 64 <= other.cached_tokens("second") <= 128
+    disk.close(5)
+
+
+async def test_a_flush_is_one_of_all_tiers_and_of_what_is_said_of_them(
+    tmp_path: Path, section: KvSection
+) -> None:
+    seals = BlockSeals((bytes(32),), NAMESPACE)
+    disk = DiskTier(DiskConfig(tmp_path / "disk", 1 << 20), seals=seals, block_bytes=128)
+    async with AsyncExitStack() as stack:
+        _, other = await two(stack, tmp_path, section, disk=disk)
+        await other.ask(asking("first"))
+        await until(lambda: disk.counts().cached == BLOCKS)
+        assert other.memory.sketch
+        other.backend.flush_cache()
+        await until(lambda: not other.memory.sketch)
+        assert disk.counts().cached == 0
+        await other.ask(asking("second"))
+        assert other.cached_tokens("second") == 0
+    disk.close(5)

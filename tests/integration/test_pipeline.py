@@ -7,15 +7,17 @@ from pathlib import Path
 
 import doubles
 import pytest
-from pipeline_bed import PROMPT, Mesh, a_mesh, alone, ask, events, read, settled
+from pipeline_bed import PROMPT, TOKENIZER, Mesh, a_mesh, alone, ask, events, read, settled
 
 from firstlight.edge_node.answer import Event
 from firstlight.edge_node.draft import Draft
+from firstlight.shared.blocks import block_hashes, root_hash, tenant_salt
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import CapacityError, FirstlightError, PeerError, RequestError
 from firstlight.shared.proto import core_pb2
 from firstlight.shared.proto.convert import to_commits, to_failed
 from firstlight.shared.routing.ejection import FAILURES_MAX
+from firstlight.shared.routing.sketch import HotPrefixes
 from firstlight.shared.stream import CREDIT_TOKENS, TokenStream
 from firstlight.shared.types import (
     Commit,
@@ -320,3 +322,19 @@ async def test_a_refusal_of_the_request_itself_is_not_retried(mesh: Mesh) -> Non
             pass
     answer.close()
     assert answer.stats(0).moved == 0
+
+
+async def test_a_prompt_goes_to_the_core_whose_sketch_has_its_prefix(mesh: Mesh) -> None:
+    await mesh.start_core("core-eu-2", "eu")
+    prompts = [[start, *range(1, 120)] for start in range(100, 112)]
+    hot = HotPrefixes()
+    for prompt in prompts[::2]:
+        salt = tenant_salt(bytes(32), tenant="local")
+        hot.touch(block_hashes(root_hash(tokenizer_hash=TOKENIZER, salt=salt), prompt))
+    mesh.announce({"core-eu-2": hot.sketch})
+    await mesh.linked(3)
+    served = []
+    for prompt in prompts:
+        _, _, _, stats = await read(mesh, ask(prompts=(tuple(prompt),), max_tokens=1))
+        served.append(stats.core)
+    assert set(served[::2]) == {"core-eu-2"}

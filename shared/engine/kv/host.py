@@ -52,6 +52,14 @@ class HostTier:
         if self._pool.drop(slot, keep=keep) and keep:
             self._index.idle(slot)
 
+    def forget(self, block_hash: bytes) -> None:
+        """Its content is not to be trusted; a slot that is held is free once it is dropped."""
+        slot = self._index.find(block_hash)
+        if slot is not None:
+            self._index.remove(slot)
+            if not self._pool.holders(slot):
+                self._pool.reclaim(slot)
+
     def clear(self) -> None:
         """Forget all blocks; held slots are free once they are dropped."""
         for slot in self._index.clear():

@@ -12,25 +12,10 @@ Nothing is copied here. What has to be, before the rows of the next step are com
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from firstlight.shared.blocks import BLOCK_TOKENS, blocks_for
+from firstlight.shared.blocks import BLOCK_TOKENS, BlockCounts, blocks_for
 from firstlight.shared.engine.kv.host import HostTier
 from firstlight.shared.engine.kv.pool import BlockPool
 from firstlight.shared.engine.kv.prefix import PrefixIndex
-
-
-@dataclass(frozen=True, slots=True)
-class BlockCounts:
-    """free + used + cached = total."""
-
-    free: int
-    used: int
-    cached: int
-    total: int
-
-    @classmethod
-    def of(cls, pool: BlockPool) -> "BlockCounts":
-        """Where the blocks of a pool are now."""
-        return cls(pool.free, pool.used, pool.cached, pool.total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +64,12 @@ class KvManager:
     @property
     def counts(self) -> BlockCounts:
         """Where the blocks are now."""
-        return BlockCounts.of(self._pool)
+        return _counts(self._pool)
 
     @property
     def host_counts(self) -> BlockCounts:
         """Where the slots of the host tier are now."""
-        return BlockCounts.of(self._host.pool)
+        return _counts(self._host.pool)
 
     @property
     def available(self) -> int:
@@ -147,9 +132,12 @@ class KvManager:
             self._drop(table.pop())
 
     def publish(self, table: list[int], index: int, block_hash: bytes) -> None:
-        """Block `index` of a table is full, computed and committed: others may find it."""
+        """Block `index` of a table is full, computed and committed: others may find it.
+
+        Not if its parent was flushed: nobody could reach it.
+        """
         if index and not self._prefix.indexed(table[index - 1]):
-            return  # its parent was flushed: nobody could reach it
+            return
         held = self._prefix.find(block_hash)
         if held is None:
             if not self._prefix.indexed(table[index]):
@@ -165,8 +153,13 @@ class KvManager:
         while table:
             self._drop(table.pop())
 
-    def discard(self, table: list[int]) -> list[int]:
-        """Let go of a table whose content is not to be trusted; returns the blocks now free."""
+    def discard(self, table: list[int], hashes: Sequence[bytes]) -> list[int]:
+        """Let go of a table whose content is not to be trusted, in whichever tier it is.
+
+        Returns the blocks of the pool that are free now.
+        """
+        for block_hash in hashes:
+            self._host.forget(block_hash)
         freed = []
         while table:
             block = table.pop()
@@ -288,3 +281,7 @@ class KvManager:
         elif last:
             self._unfill(block)
         return last
+
+
+def _counts(pool: BlockPool) -> BlockCounts:
+    return BlockCounts(pool.free, pool.used, pool.cached, pool.total)

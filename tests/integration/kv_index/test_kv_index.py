@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kv_index_bed import (
     CHAIN,
+    EPOCH,
     NAMESPACE,
     Server,
     fates,
@@ -111,7 +112,7 @@ async def test_a_late_deletion_spares_what_its_node_wrote_in_a_new_epoch(
     async with talking(server.config) as say:
         key = entry_key(NAMESPACE, CHAIN[0], CHAIN[7])
         await say("HSET", key, "one", "8:device")
-        two.absent(CHAIN, 8, "one")
+        two.absent(CHAIN, 8, Holder("one", 24, Tier.DEVICE, EPOCH))
         two.held(CHAIN[:8], Tier.DEVICE)  # written after the deletion
         await until(lambda: say("HGET", key, "two"))
         assert await say("HGET", key, "one") == b"8:device"
@@ -127,7 +128,7 @@ async def test_a_holder_that_had_not_what_it_said_is_found_with_less(
         return [holder.blocks for holder in await two.lookup(CHAIN)] == [blocks]
 
     await until(lambda: holds(24))
-    two.absent(CHAIN, 9, "one")
+    two.absent(CHAIN, 9, Holder("one", 24, Tier.DEVICE, EPOCH))
     await until(lambda: holds(8))
 
 
@@ -173,7 +174,7 @@ async def test_after_a_flush_what_is_still_held_is_written_again(
 async def test_without_a_server_in_the_settings_everything_is_a_miss() -> None:
     async with running(IndexConfig(), "one") as index:
         index.held(CHAIN, Tier.DEVICE)
-        index.absent(CHAIN, 8, "two")
+        index.absent(CHAIN, 8, Holder("two", 24, Tier.DEVICE, EPOCH))
         assert index.waiting == 0
         before = fates()
         assert await index.lookup(CHAIN) == ()
@@ -197,7 +198,7 @@ async def test_a_cluster_is_asked_as_one_server_is(tmp_path: Path) -> None:
             one.held(CHAIN[:24], Tier.HOST)
             assert await found(two, CHAIN[:12]) == (Holder("one", 8, Tier.HOST),)
             await found(two, CHAIN)
-            two.absent(CHAIN, 9, "one")
+            two.absent(CHAIN, 9, Holder("one", 24, Tier.DEVICE, EPOCH))
 
             async def less() -> bool:
                 return [holder.blocks for holder in await two.lookup(CHAIN)] == [8]

@@ -8,31 +8,23 @@ from doubles import VOCAB, config, engine, request
 
 from firstlight.core_node.admin import Admin
 from firstlight.core_node.admission import Offer
-from firstlight.core_node.backends.backend import Blocks
 from firstlight.core_node.backends.native import NativeBackend
 from firstlight.core_node.meter import Meter
+from firstlight.shared.blocks import BlockCounts
 from firstlight.shared.errors import ConfigError
 from firstlight.shared.types import Load
 
-
-class Below:
-    """The tiers below the engine."""
-
-    disk_blocks = Blocks(free=5, used=1, cached=4, total=10)
-    flushed = False
-
-    def flush(self) -> None:
-        self.flushed = True
+DISK = BlockCounts(free=5, used=1, cached=4, total=10)
 
 
-def build(draining: bool = False, below: Below | None = None) -> Admin:
+def build(draining: bool = False) -> Admin:
     made, _ = engine()
     backend = NativeBackend(
         made, Offer(("m",), "t", VOCAB, 256), hint_ids_max=config().hint_ids_max, ngram=False
     )
     backend.open(request("a"), 1, (), 99)
     load = Load(running=3, queued=1, draining=draining)
-    return Admin(backend, Meter("m"), lambda: load, below or Below())
+    return Admin(backend, Meter("m"), lambda: load, lambda: DISK)
 
 
 def test_health_follows_the_drain() -> None:
@@ -49,12 +41,6 @@ def test_the_status_tells_the_blocks() -> None:
         "disk": {"free": 5, "used": 1, "cached": 4, "total": 10},
     }
     assert status["load"]["running"] == 3
-
-
-def test_a_flush_is_one_of_all_tiers() -> None:
-    below = Below()
-    build(below=below).reply("POST", "/admin/flush-cache")
-    assert below.flushed
 
 
 def test_the_metrics_are_those_of_now() -> None:

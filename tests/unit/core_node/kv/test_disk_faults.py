@@ -25,9 +25,9 @@ from disk_bed import (
     writers,
 )
 
-from firstlight.core_node.backends.backend import Blocks
 from firstlight.core_node.kv.disk import DiskTier
 from firstlight.core_node.kv.disk_files import PARTIAL
+from firstlight.shared.blocks import BlockCounts
 
 
 class Disk:
@@ -72,7 +72,7 @@ def test_while_the_disk_fails_nothing_is_lost_or_raised_and_then_it_goes_on(
         disk.error = error
         offer_in_vain(one, 3)
         assert not one.offer(hash_of(4), block_of(4))
-        assert one.counts() == Blocks(free=1, used=0, cached=3, total=4)
+        assert one.counts() == BlockCounts(free=1, used=0, cached=3, total=4)
         assert [one.read(hash_of(number)) for number in range(3)] == [block_of(n) for n in range(3)]
         assert not (tmp_path / PARTIAL).exists()
         assert len(writers()) == 1
@@ -162,12 +162,12 @@ def test_a_file_that_cannot_be_removed_stops_writes_and_not_reads(tmp_path: Path
         path_of(tmp_path, 0).mkdir()  # which no unlink removes, whoever asks for it
         put(one, 3)
         wait_until(lambda: resting(one))
-        assert one.counts() == Blocks(free=0, used=1, cached=3, total=4)
+        assert one.counts() == BlockCounts(free=0, used=1, cached=3, total=4)
         assert one.read(hash_of(3)) == block_of(3)
         path_of(tmp_path, 0).rmdir()
         clock.now += 30
         put(one, 4)
-        wait_until(lambda: one.counts() == Blocks(free=1, used=0, cached=3, total=4))
+        wait_until(lambda: one.counts() == BlockCounts(free=1, used=0, cached=3, total=4))
 
 
 def test_a_process_out_of_descriptors_misses_and_keeps_the_block(tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 from random import Random
 
 from doubles import Answers, PagedRunner, alone, block_of, config, engine, request
+from psutil import Process
 
-from firstlight.shared.blocks import block_hashes, root_hash
+from firstlight.shared.blocks import BlockCounts, block_hashes, root_hash
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.kv.host import HostTier
-from firstlight.shared.engine.kv.manager import BlockCounts
 from firstlight.shared.types import Sampling
 
+GROWTH_BYTES_MAX = 8 << 20
+"""In 5,000 requests, of which each would cost 1.6 KB if it were forgotten nowhere."""
 GREEDY = Sampling(temperature=0.0)
 
 
@@ -183,13 +185,14 @@ def test_others_run_while_one_waits_for_its_prefix() -> None:
 
 def test_ten_thousand_requests_under_small_tiers_leave_every_block_accounted_for() -> None:
     random = Random(9)
+    runner = PagedRunner(24)
     core = Engine(
-        PagedRunner(24),
+        runner,
         config(blocks=24, context_max=96, sequences_max=4, waiting_max=60, host_blocks=12),
     )
     below: dict[bytes, bytes] = {}
     core.spill = lambda name, read: below.update({name: read()}) if len(below) < 64 else None
-    now, asked, ended = 0.0, 0, 0
+    now, asked, ended, half_way = 0.0, 0, 0, 0
     while asked < 10_000 or core.has_work:
         while asked < 10_000 and core.load().in_flight < 40:
             start = random.randrange(12)
@@ -208,7 +211,12 @@ def test_ten_thousand_requests_under_small_tiers_leave_every_block_accounted_for
         for tier in (core.blocks, core.host_blocks):
             assert tier.free + tier.used + tier.cached == tier.total
         now += 0.01
+        for kept in (runner.plans, runner.rows, runner.moved):
+            kept.clear()  # what the double remembers of each step
+        if not half_way and ended > 5_000:
+            half_way = Process().memory_info().rss
     assert ended == 10_000
+    assert Process().memory_info().rss - half_way < GROWTH_BYTES_MAX
     assert core.blocks.used == core.host_blocks.used == 0
 
 
@@ -220,3 +228,44 @@ def test_what_is_expected_too_late_is_said_to_be_needed_no_more() -> None:
     core.expect("a", 2, 9.0)
     assert core.step(0.0).met == ("a",)
     assert core.host_blocks.used == 0
+
+
+def test_what_is_not_to_be_trusted_is_forgotten_in_the_host_tier_too() -> None:
+    core, _ = engine(PagedRunner(8, poison=frozenset({9})), blocks=8, context_max=96, host_blocks=8)
+    told: list[bytes] = []
+    core.distrust = told.extend
+    prompt = [*range(10, 60), 9]
+    core.add(request("a", prompt, max_tokens=4), epoch=1, credit=999, now=0.0)
+    prefix = core.prefix("a")
+    assert prefix is not None
+    core.expect("a", 2, 9.0)
+    loaded(core, "a", prompt, [1, 0])
+    failures = [f for _ in range(9) for f in core.step(0.0).failures]
+    assert [name for name, _, _ in failures] == ["a"]
+    assert core.host_blocks == BlockCounts(free=8, used=0, cached=0, total=8)
+    assert told[:3] == list(prefix.hashes)
+    core.add(request("b", prompt, max_tokens=4), epoch=1, credit=999, now=0.0)
+    again = core.prefix("b")
+    assert again is not None
+    assert again.here == 0
+
+
+def test_a_chain_that_was_flushed_under_a_running_sequence_is_not_said_to_be_here() -> None:
+    core, _ = engine(blocks=16, host_blocks=4)
+    core.add(request("a", range(40), max_tokens=30), epoch=1, credit=999, now=0.0)
+    held = [chain for _ in range(3) for chain in core.step(0.0).held]
+    assert [len(chain) for chain in held] == [2]
+    core.flush_cache()
+    while core.has_work:
+        assert core.step(0.0).held == ()
+
+
+def test_no_more_of_a_prompt_is_said_to_be_cached_than_it_has() -> None:
+    core, _ = engine(host_blocks=16)
+    ids = [*range(20), *range(60, 100)]
+    one = request("a", ids[:20], max_tokens=60, sampling=GREEDY)
+    core.add(one, epoch=1, committed=tuple(ids[20:]), credit=999, now=0.0)
+    core.expect("a", 3, 9.0)
+    loaded(core, "a", ids, [2, 1, 0])
+    cached = [o.cached_tokens for _ in range(3) for o in core.step(0.0).outcomes]
+    assert cached[0] == 20

@@ -1,7 +1,7 @@
 """Blocks: taken, shared, published, evicted, and always accounted for."""
 
-from firstlight.shared.blocks import block_hashes, root_hash
-from firstlight.shared.engine.kv.manager import BlockCounts, KvManager
+from firstlight.shared.blocks import BlockCounts, block_hashes, root_hash
+from firstlight.shared.engine.kv.manager import KvManager
 
 ROOT = root_hash(tokenizer_hash="t", salt=b"s")
 
@@ -125,7 +125,7 @@ def test_after_a_flush_no_block_is_published_behind_a_parent_that_nobody_finds()
 
 def test_discarded_blocks_cannot_be_found():
     kv = KvManager(4)
-    freed = kv.discard(fill(kv, 1, 40))
+    freed = kv.discard(fill(kv, 1, 40), hashes(1, 40))
     assert len(freed) == 3
     assert kv.hit_blocks(hashes(1, 40), 40) == 0
     assert kv.counts.free == 4
