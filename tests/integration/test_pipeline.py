@@ -338,3 +338,17 @@ async def test_a_prompt_goes_to_the_core_whose_sketch_has_its_prefix(mesh: Mesh)
         _, _, _, stats = await read(mesh, ask(prompts=(tuple(prompt),), max_tokens=1))
         served.append(stats.core)
     assert set(served[::2]) == {"core-eu-2"}
+
+
+async def test_who_takes_over_a_running_answer_gets_its_credit_from_the_core(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = mesh.pipeline.open(ask(max_tokens=1000))
+    await answer.take()
+    link = mesh.pool.link(answer.stats(0).core)
+    assert link is not None
+    granted: list[int] = []
+    monkeypatch.setattr(link, "credit", lambda request, position: granted.append(position))
+    answer.rewind({0: 600})  # what it has, whoever told it
+    answer.close()
+    assert granted == [len(PROMPT) + 600 + CREDIT_TOKENS]
