@@ -18,6 +18,7 @@ import firstlight
 from firstlight.shared.errors import ConfigError, FirstlightError
 
 INTERRUPTED, TERMINATED = 130, 143
+ID_CHARS_MAX = 200
 
 app = typer.Typer(
     name="firstlight",
@@ -198,6 +199,8 @@ def explain(
 
     if not id.strip():
         raise ConfigError("the id is empty")
+    if not id.isascii() or not id.isprintable() or len(id) > ID_CHARS_MAX:
+        raise ConfigError(f"this is no id: up to {ID_CHARS_MAX} plain characters expected")
     _check_key(key)
     return run_explain(id.strip(), url=url, ca_file=ca, key=key, as_json=as_json)
 

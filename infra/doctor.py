@@ -25,6 +25,7 @@ from firstlight.infra.checks import (
     machine,
     packages,
     ports,
+    secrets,
 )
 from firstlight.infra.checks.finding import Check, Finding, Level, bad, unseen
 from firstlight.infra.checks.subject import Subject, plain, sections, settings_of
@@ -45,6 +46,7 @@ CHECKS = (
     Check("memory", machine.look_memory),
     Check("disks", machine.look_disks),
     Check("certificates", certificates.look),
+    Check("keys", secrets.look),
     Check("clocks", clocks.look_own),
     Check("load balancers", balancers.look_named),
 )

@@ -75,6 +75,10 @@ def read_running(directory: Path) -> RunningMesh:
         edges = tuple(EdgeAddress(**edge) for edge in fields.pop("edges"))
         cores = tuple(CoreAddress(**core) for core in fields.pop("cores", ()))
         mesh = RunningMesh(**fields, edges=edges, cores=cores)
+        if not isinstance(mesh.pid, int) or not 0 < mesh.pid < 1 << 31:
+            raise ValueError(f"pid is {mesh.pid!r:.40}")
+        if not isinstance(mesh.lb, str) or not isinstance(mesh.ca_file, str):
+            raise TypeError("lb and ca_file are not text")
     except FileNotFoundError as e:
         raise ConfigError("no mesh runs here: start one with `firstlight up`, or give --url") from e
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:

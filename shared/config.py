@@ -12,6 +12,7 @@ frozen dataclasses, one a section, which live beside the code that they configur
 
 import json
 import os
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
@@ -217,5 +218,5 @@ def _dotted(where: Sequence[str]) -> str:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    text = reprlib.repr(value)  # never all of it: aliases make ten lines of YAML a billion values
     return text if len(text) <= 80 else text[:77] + "..."

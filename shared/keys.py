@@ -7,6 +7,7 @@ from pathlib import Path
 from firstlight.shared.errors import ConfigError
 
 KEY_BYTES = 32
+FILE_CHARS_MAX = 4096
 KEYS_MAX = 2
 """The current key and, while a change is under way, the one before it."""
 
@@ -22,7 +23,11 @@ def read_keys(setting: str, named: Path | None, *, default: Path) -> tuple[bytes
     if named is None:
         _make_once(setting, path)
     try:
-        keys = tuple(bytes.fromhex(line) for line in path.read_text().split())
+        with path.open() as file:
+            text = file.read(FILE_CHARS_MAX + 1)
+        if len(text) > FILE_CHARS_MAX:
+            raise ValueError(f"longer than {FILE_CHARS_MAX} characters")
+        keys = tuple(bytes.fromhex(line) for line in text.split())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{setting}: {path}: {error}") from None
     if not 0 < len(keys) <= KEYS_MAX:

@@ -21,6 +21,8 @@ from firstlight.shared.errors import ConfigError, PeerError
 
 SCHEMES = ("redis", "rediss", "unix")
 CONNECTIONS_MAX = 16
+CONNECT_S = 1.0
+"""A connection may take so long to make, where the caller's own time allows it."""
 _WORDS_MAX = 200
 
 Client = Redis | RedisCluster
@@ -52,9 +54,9 @@ def connect(
 ) -> Client | None:
     """A client; it connects when it is first used. None if no URL is given.
 
-    Every call ends within about `timeout_s`. What would need more than `connections_max`
-    connections (in a cluster: to one node) at once fails. `setting` is what errors call `config`.
-    Raises `ConfigError`, which never shows a password.
+    Every call on a connection that stands ends within about `timeout_s`. What would need more than
+    `connections_max` connections (in a cluster: to one node) at once fails. `setting` is what
+    errors call `config`. Raises `ConfigError`, which never shows a password.
     """
     if config.url is None:
         return None
@@ -69,7 +71,7 @@ def connect(
     options: dict[str, Any] = {
         "protocol": 2,
         "socket_timeout": timeout_s,
-        "socket_connect_timeout": timeout_s,
+        "socket_connect_timeout": max(timeout_s, CONNECT_S),
         "max_connections": connections_max,
     }
     if parts.scheme == "rediss" and config.ca is not None:

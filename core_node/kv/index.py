@@ -113,7 +113,8 @@ class KvIndex:
         self._beat_at = 0.0
         self._beaten: bytes | None = None
         """What our liveness key held after the last renewal."""
-        self._refusing = False
+        self._refusing = self._off = False
+        """What was last said of it."""
         self._counted = 0
         telemetry.KV_INDEX_OPEN.set(client is not None)
 
@@ -238,7 +239,9 @@ class KvIndex:
             return
         if self._breaker.succeeded():
             telemetry.KV_INDEX_OPEN.set(0)
-            logger.info("the KV index answers")
+            # As loud as its failure was; at the start there was none.
+            logger.log(logging.WARNING if self._off else logging.INFO, "the KV index answers")
+            self._off = False
         if before != self._beaten:  # flushed, or started again, or it stood still
             self._queue.forget_written()
         self._beaten = None if isinstance(renewed, Exception) else value
@@ -281,6 +284,7 @@ class KvIndex:
     def _failed(self, error: Exception) -> None:
         if self._breaker.failed(monotonic_s()):
             telemetry.KV_INDEX_OPEN.set(1)
+            self._off = True
             words = str(error) or f"no answer within {self._config.timeout_s} s"
             logger.warning("the KV index is off: %s", words)
 
@@ -291,7 +295,7 @@ class KvIndex:
             if reason:
                 logger.warning("the KV index takes no writes: %s", reason)
             else:
-                logger.info("the KV index takes writes again")
+                logger.warning("the KV index takes writes again")
 
     def _count_dropped(self) -> None:
         telemetry.KV_INDEX_DROPPED.inc(self._queue.dropped - self._counted)

@@ -23,7 +23,7 @@ from firstlight.core_node.kv.index import KvIndex
 from firstlight.core_node.kv.index_keys import Holder
 from firstlight.core_node.kv.peers import Peer, Peers
 from firstlight.core_node.kv.seal import BlockSeals
-from firstlight.core_node.kv.transfer import Arrived, BadBlockError, fetch
+from firstlight.core_node.kv.transfer import SILENT_S, Arrived, BadBlockError, fetch
 from firstlight.shared import telemetry
 from firstlight.shared.blocks import BLOCK_TOKENS
 from firstlight.shared.clock import monotonic_s
@@ -107,6 +107,7 @@ class _Load:
     """Blocks that are expected in the end; fewer than `find.end` if the last ones are gone."""
     handles: set[str]
     hold_until_s: float
+    began_s: float
     task: "asyncio.Task[None] | None" = None
     done: bool = False
     """Whether all of it came."""
@@ -274,7 +275,8 @@ class Loader:
         hold_s = 0.0
         if find.plan.way is Way.FETCH and find.start == find.here:  # else there is much to compute
             hold_s = (LATE * find.plan.ms + LATE_MS) / 1000
-        load = _Load(find, find.end, set(), monotonic_s() + hold_s)
+        now = monotonic_s()
+        load = _Load(find, find.end, set(), now + hold_s, now)
         self._loads[find.hashes[find.end - 1]] = load
         load.task = asyncio.create_task(self._load(load))
         load.task.add_done_callback(partial(self._ended, load))
@@ -317,12 +319,22 @@ class Loader:
                 load.fate = "done" if load.done else load.fate
         except TimeoutError:
             load.fate = "late"
+            self._doubt(load)
         except asyncio.CancelledError:
             load.fate = "met"
+            self._doubt(load)
             raise
         finally:
             telemetry.KV_LOADS.labels(way=str(find.plan.way), fate=load.fate).inc()
             await self._peers.trim()
+
+    def _doubt(self, load: _Load) -> None:
+        """A peer that was waited for longer than it should have taken, and sent nothing, rests."""
+        peer, now = load.find.peer, monotonic_s()
+        if peer is None or load.blocks or now < load.hold_until_s:
+            return
+        if load.find.plan.way is Way.FETCH or now - load.began_s >= SILENT_S:
+            self._peers.failed(peer, now)
 
     async def _try_peer(self, load: _Load, peer: Peer) -> bool:
         """Whether what the disk has is still of use: all came, or nothing behind it did."""
@@ -332,8 +344,7 @@ class Loader:
         except BadBlockError as error:
             load.fate = "bad"
             log.warning("%s", error.message)
-            self._peers.bad(peer, error.block_hash, now())
-            self._absent(find, find.hashes.index(error.block_hash))
+            self._peers.bad(peer, error.block_hash, now())  # others may well believe it
         except CapacityError:
             load.fate = "busy"
             self._peers.busy(peer, now())

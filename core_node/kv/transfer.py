@@ -213,7 +213,7 @@ async def fetch(
     call = blocks_pb2_grpc.BlocksStub(channel).Fetch(wait_for_ready=False)
     taking = _Taking(hashes, seals, block_bytes)
     began_s = monotonic_s()
-    first_s = last_s = None
+    first_s: float | None = None
     try:
         credit = granted = max(WINDOW_BYTES, block_bytes)
         await call.write(
@@ -221,9 +221,8 @@ async def fetch(
         )
         while taking.next < len(hashes):
             piece = await _read(call, peer)
-            last_s = monotonic_s()
             if first_s is None:
-                first_s = last_s
+                first_s = monotonic_s()
                 peer.rtt.observe((first_s - began_s) * 1000, first_s)
                 continue
             arrived = taking.take(piece)
@@ -242,8 +241,9 @@ async def fetch(
     except asyncio.InvalidStateError:  # so gRPC says that a call had ended when it was written to
         raise PeerError(f"core {peer.info.node} broke off a fetch") from None
     finally:
-        if first_s is not None and last_s is not None:
-            peer.throughput.observe(taking.bytes, last_s - first_s, last_s)
+        now = monotonic_s()
+        if first_s is not None:  # a wait for what never came is part of how fast it is
+            peer.throughput.observe(taking.bytes, now - first_s, now)
         call.cancel()
 
 
@@ -266,6 +266,8 @@ class _Taking:
                 f"expected {self.next} at {self._filled}"
             )
         if piece.absent:
+            if self._filled:
+                raise PeerError(f"block {piece.index} is absent from {self._filled} on")
             self.next += 1
             return Arrived(piece.index, None)
         payload, block_hash = piece.payload, self._hashes[self.next]

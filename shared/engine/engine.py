@@ -398,6 +398,8 @@ class Engine:
 
     def _move(self) -> None:
         """Before anything is written to blocks or slots that are given to others now."""
+        if scrubs := self._kv.take_scrubs():
+            self._runner.scrub(scrubs)
         moves = self._kv.take_moves()
         for slot, block_hash in moves.spills:
             self.spill(block_hash, partial(self._runner.read_slot, slot))

@@ -60,6 +60,10 @@ class KvManager:
         """Slot → block."""
         self._fills: dict[int, int] = {}
         """Block → slot, held."""
+        self._tainted: set[int] = set()
+        """Held blocks whose content is not to be trusted."""
+        self._scrubs: list[int] = []
+        """The same of blocks that were let go since."""
 
     @property
     def counts(self) -> BlockCounts:
@@ -167,7 +171,15 @@ class KvManager:
                 self._prefix.remove(block)
             if self._drop(block):
                 freed.append(block)
+            else:
+                self._tainted.add(block)
         return freed
+
+    def take_scrubs(self) -> list[int]:
+        """Blocks to clear before they are written to again: others held them when they were
+        discarded."""
+        scrubs, self._scrubs = self._scrubs, []
+        return scrubs
 
     def land(self, block_hash: bytes) -> int | None:
         """A slot of the host tier for a block that arrives; None: it is here, or there is no room.
@@ -280,6 +292,9 @@ class KvManager:
             self._prefix.idle(block)
         elif last:
             self._unfill(block)
+            if block in self._tainted:
+                self._tainted.remove(block)
+                self._scrubs.append(block)
         return last
 
 

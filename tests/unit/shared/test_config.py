@@ -91,6 +91,15 @@ def test_a_broken_file_is_one_error_that_names_it(file: Path, text: str, problem
     assert len(caught.value.message.splitlines()) == 1
 
 
+def test_a_few_lines_that_stand_for_a_billion_values_are_one_short_error(file: Path) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+    file.write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match="unknown key") as caught:
+        load_settings(Example, file)
+    assert max(map(len, caught.value.message.splitlines())) < 400
+
+
 def test_a_missing_file_is_named(file: Path) -> None:
     with pytest.raises(ConfigError, match="No such file") as caught:
         load_settings(Example, file)

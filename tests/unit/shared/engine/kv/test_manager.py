@@ -129,3 +129,17 @@ def test_discarded_blocks_cannot_be_found():
     assert len(freed) == 3
     assert kv.hit_blocks(hashes(1, 40), 40) == 0
     assert kv.counts.free == 4
+
+
+def test_a_distrusted_block_that_another_holds_is_to_be_scrubbed_when_it_lets_go():
+    kv, other = KvManager(6), list[int]()
+    table = fill(kv, 1, 40)
+    kv.attach(other, hashes(1, 40), 40)
+    freed = kv.discard(table, hashes(1, 40))
+    assert len(freed) == 1  # two are shared
+    assert kv.take_scrubs() == []
+    shared = list(other)
+    kv.release(other)
+    assert sorted(kv.take_scrubs()) == sorted(shared)
+    assert kv.take_scrubs() == []
+    assert kv.counts.free == 6
