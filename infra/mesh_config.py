@@ -116,7 +116,8 @@ def write_configs(plan: MeshPlan, state: Path, run: Path) -> None:
         tls = {"tls": {"directory": str(tls_directory(state))}}
         settings = named | node.settings | tls
         if node.role is Role.CORE:
-            settings["kv"] = {"index": {"redis": _redis(plan.valkey(node.region), run)}}
+            index = {"index": {"redis": _redis(plan.valkey(node.region), run)}}
+            settings["kv"] = settings.get("kv", {}) | index
         text = yaml.safe_dump(settings, sort_keys=False)
         (run / f"{node.name}.yaml").write_text(text, encoding="utf-8")
 

@@ -70,3 +70,12 @@ def test_every_role_accepts_its_file(plan: MeshPlan, tmp_path: Path) -> None:
         written = yaml.safe_load((tmp_path / f"{node.name}.yaml").read_text())
         assert (written["node"], written["region"]) == (node.name, node.region)
         assert settings.model_dump()["node"] == node.name
+
+
+def test_a_core_keeps_what_the_plan_says_of_its_other_tiers(plan: MeshPlan, tmp_path: Path) -> None:
+    core = plan.node("core-eu")
+    core.settings["kv"] = {"disk": {"directory": str(tmp_path / "disk")}}
+    write_configs(plan, tmp_path, tmp_path)
+    kv = load_settings(CoreSettings, tmp_path / "core-eu.yaml").kv
+    assert kv.disk.directory == tmp_path / "disk"
+    assert kv.index.redis.url == plan.valkey("eu").url
