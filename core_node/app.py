@@ -19,6 +19,7 @@ from firstlight.core_node.backends.backend import Batch
 from firstlight.core_node.backends.native import NativeBackend
 from firstlight.core_node.config import CoreSettings
 from firstlight.core_node.kv.disk import DiskTier
+from firstlight.core_node.kv.index import connect_index
 from firstlight.core_node.kv.memory import KvMemory
 from firstlight.core_node.kv.seal import BlockSeals
 from firstlight.core_node.meter import Meter
@@ -48,13 +49,14 @@ async def main(settings: CoreSettings, stop: asyncio.Event) -> None:
         default_directory=state_dir() / "tls",
     )
     rpc.check_free(settings.listen)  # now, not after the model is loaded
-    from firstlight.core_node.loading import load_engine  # torch takes seconds: after all checks
-
+    index = connect_index("kv.index", settings.kv.index)
     mac_keys = read_keys(
         "kv.mac_key_file",
         settings.kv.mac_key_file,
         default=(settings.tls.directory or state_dir() / "tls") / "block.key",
     )
+    from firstlight.core_node.loading import load_engine  # torch takes seconds: after all checks
+
     loaded = await asyncio.to_thread(load_engine, settings.model, settings.engine)
     seals = BlockSeals(mac_keys, loaded.namespace)
     disk = await asyncio.to_thread(_open_disk, settings, seals, loaded.engine.block_bytes)
@@ -78,7 +80,8 @@ async def main(settings: CoreSettings, stop: asyncio.Event) -> None:
         context_max=loaded.offer.context_max,
     )
     memory = KvMemory(
-        settings.kv,
+        settings.kv.index,
+        index,
         info,
         backend,
         disk=disk,

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from struct import pack
 
+Buffer = bytes | bytearray | memoryview
+"""A block's KV on its way between tiers and nodes."""
 BLOCK_TOKENS = 16
 HASH_BYTES = 16
 CHECKPOINT_BLOCKS = 8

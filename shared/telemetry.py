@@ -140,7 +140,7 @@ ROUTE_TTFT_SECONDS = Histogram(
 )
 KV_TIER_BLOCKS = Counter(
     "firstlight_kv_tier_blocks",
-    "KV blocks outside the device by tier (host, disk, peer) and what became of them.",
+    "Blocks that a tier which outlives the process was asked for or offered, by what became of it.",
     ("tier", "fate"),
     registry=REGISTRY,
 )

@@ -7,10 +7,10 @@ from struct import pack, unpack
 
 import numpy as np
 
-from firstlight.shared.blocks import BLOCK_TOKENS
+from firstlight.shared.blocks import BLOCK_TOKENS, Buffer
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.kv.manager import Moves
-from firstlight.shared.engine.plan import Buffer, EngineConfig, SequencePlan, StepPlan, StepRows
+from firstlight.shared.engine.plan import EngineConfig, SequencePlan, StepPlan, StepRows
 from firstlight.shared.engine.sampler import sample_rows
 from firstlight.shared.engine.sequence import Sequence as EngineSequence
 from firstlight.shared.errors import FirstlightError

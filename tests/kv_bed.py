@@ -16,6 +16,7 @@ from firstlight.core_node.backends.backend import Batch
 from firstlight.core_node.backends.native import NativeBackend
 from firstlight.core_node.config import KvSection
 from firstlight.core_node.kv.disk import DiskTier
+from firstlight.core_node.kv.index import connect_index
 from firstlight.core_node.kv.memory import KvMemory
 from firstlight.core_node.kv.seal import BlockSeals
 from firstlight.shared import rpc
@@ -77,6 +78,7 @@ async def core(
     host_blocks: int = 64,
 ) -> AsyncIterator[Core]:
     """A core that serves its blocks, and finds those of others as `section` says."""
+    given = section or KvSection()
     limits = config(blocks=64, context_max=512, host_blocks=host_blocks)
     runner = PacedRunner(limits.blocks)
     engine = Engine(runner, limits)
@@ -86,7 +88,8 @@ async def core(
     files = issue(ensure_ca(folder / "ca"), Role.CORE, name, ["127.0.0.1"], folder / name)
     info = NodeInfo(name, Role.CORE, 1, "eu", "127.0.0.1:0", "class", ("m",), "t", 512)
     memory = KvMemory(
-        section or KvSection(),
+        given.index,
+        connect_index("kv.index", given.index),
         info,
         backend,
         disk=disk,

@@ -19,11 +19,11 @@ from firstlight.core_node.backends.backend import Batch, Broken, Deliver, Failur
 from firstlight.core_node.backends.saver import LowerTier, Saver
 from firstlight.core_node.mailbox import Mailbox
 from firstlight.core_node.timeline import Timelines
-from firstlight.shared.blocks import BlockCounts
+from firstlight.shared.blocks import BlockCounts, Buffer
 from firstlight.shared.clock import monotonic_s, sleep_s
 from firstlight.shared.drafting.ngram import NgramDrafter
 from firstlight.shared.engine.engine import Engine
-from firstlight.shared.engine.plan import Buffer, Outcome, StepResult, Turn, TurnEvent
+from firstlight.shared.engine.plan import Outcome, StepResult, Turn, TurnEvent
 from firstlight.shared.errors import CapacityError, FirstlightError, RequestError
 from firstlight.shared.types import Commit, Done, Hint, HintCount, Load, Mark, Request
 

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
+from firstlight.shared.blocks import Buffer
 from firstlight.shared.clock import monotonic_s, sleep_s
 from firstlight.shared.engine.engine import Engine
-from firstlight.shared.engine.plan import Buffer
 
 CHAINS_MAX = 64
 """Chains that wait to be saved; beyond them the oldest is not saved."""

@@ -22,9 +22,9 @@ from pathlib import Path
 
 from firstlight.core_node.kv.disk_files import BlockFiles
 from firstlight.core_node.kv.disk_index import DiskIndex, Rest
-from firstlight.core_node.kv.seal import BlockSeals, Buffer
+from firstlight.core_node.kv.seal import BlockSeals
 from firstlight.shared import telemetry
-from firstlight.shared.blocks import BlockCounts
+from firstlight.shared.blocks import BlockCounts, Buffer
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import ConfigError
 

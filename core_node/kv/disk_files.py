@@ -33,10 +33,9 @@ from firstlight.core_node.kv.seal import (
     MAC_BYTES,
     PIECE_BYTES_MAX,
     BlockSeals,
-    Buffer,
     pieces,
 )
-from firstlight.shared.blocks import HASH_BYTES
+from firstlight.shared.blocks import HASH_BYTES, Buffer
 from firstlight.shared.clock import unix_s
 from firstlight.shared.errors import ConfigError
 

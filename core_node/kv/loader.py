@@ -23,11 +23,11 @@ from firstlight.core_node.kv.index import KvIndex
 from firstlight.core_node.kv.index_keys import Holder
 from firstlight.core_node.kv.peers import Peer, Peers
 from firstlight.core_node.kv.seal import BlockSeals
-from firstlight.core_node.kv.transfer import SILENT_S, Arrived, BadBlockError, fetch
+from firstlight.core_node.kv.transfer import HASHES_MAX, SILENT_S, Arrived, BadBlockError, fetch
 from firstlight.shared import telemetry
-from firstlight.shared.blocks import BLOCK_TOKENS
+from firstlight.shared.blocks import BLOCK_TOKENS, Buffer
 from firstlight.shared.clock import monotonic_s
-from firstlight.shared.engine.plan import Buffer, Prefix
+from firstlight.shared.engine.plan import Prefix
 from firstlight.shared.errors import CapacityError, PeerError
 from firstlight.shared.estimate import Throughput
 from firstlight.shared.routing.cost import PREFILL_PRIOR_MS
@@ -51,7 +51,7 @@ DEADLINE = 1.5
 DEADLINE_S = 5.0
 """and this."""
 ROOM_SHARE = 0.75
-"""Of the host tier, for one load: what does not fit is computed."""
+"""Of the host tier, for one load, which is one call: what does not fit is computed."""
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class Loader:
         """`host_blocks`: of the host tier, where what is loaded lands."""
         self._engine, self._index, self._disk = engine, index, disk
         self._peers, self._seals, self._block_bytes = peers, seals, block_bytes
-        self._room_blocks = int(host_blocks * ROOM_SHARE)
+        self._room_blocks = min(int(host_blocks * ROOM_SHARE), HASHES_MAX)
         self._disk_speed = Throughput(DISK_BYTES_PER_S_PRIOR)
         self._finding: dict[str, asyncio.Task[None]] = {}
         """Handles whose prefix is looked for."""

@@ -14,9 +14,8 @@ from typing import Protocol
 import grpc.aio
 
 from firstlight.core_node.backends.backend import Batch
-from firstlight.core_node.config import KvSection
 from firstlight.core_node.kv.disk import DiskTier
-from firstlight.core_node.kv.index import KvIndex, connect_index
+from firstlight.core_node.kv.index import IndexConfig, KvIndex
 from firstlight.core_node.kv.index_keys import Tier
 from firstlight.core_node.kv.loader import Engine, Loader
 from firstlight.core_node.kv.peers import Peers
@@ -24,6 +23,7 @@ from firstlight.core_node.kv.seal import BlockSeals
 from firstlight.core_node.kv.transfer import BlocksService
 from firstlight.shared import lifecycle
 from firstlight.shared.blocks import BlockCounts
+from firstlight.shared.redis_client import Client
 from firstlight.shared.routing.sketch import HotPrefixes
 from firstlight.shared.types import MeshView, NodeInfo
 
@@ -45,7 +45,8 @@ class KvMemory:
 
     def __init__(
         self,
-        section: KvSection,
+        config: IndexConfig,
+        client: Client | None,
         info: NodeInfo,
         backend: Lender,
         *,
@@ -54,17 +55,17 @@ class KvMemory:
         block_bytes: int,
         connect: Callable[[str], grpc.aio.Channel],
     ) -> None:
-        """`connect` makes a channel to a core's address. Raises `ConfigError`."""
+        """`client`: of the index that `config` describes. `connect`: a channel to an address."""
         self._backend, self._disk = backend, disk
         self._hot = HotPrefixes()
         self._peers = Peers(info, connect)
         self._index = KvIndex(
-            connect_index("kv.index", section.index),
+            client,
             namespace=seals.namespace,
             node=info.node,
             epoch=info.incarnation,
             peers=self._peers.names,
-            config=section.index,
+            config=config,
         )
         self._loader = Loader(
             backend,

@@ -11,12 +11,10 @@ from hashlib import blake2b
 from hmac import compare_digest
 from struct import pack
 
-from firstlight.shared.blocks import HASH_BYTES
+from firstlight.shared.blocks import HASH_BYTES, Buffer
 
 PIECE_BYTES_MAX = 1 << 20
 MAC_BYTES = 16
-
-Buffer = bytes | bytearray | memoryview
 
 
 class BlockSeals:

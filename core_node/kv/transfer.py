@@ -159,6 +159,8 @@ class _Credit:
             async for message in self._messages:
                 self._granted = message.credit_bytes
                 self._reading = asyncio.create_task(self._read())
+                # A taker that is gone ends it with an error that is nobody's business.
+                self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())
                 return message
         return blocks_pb2.Wanted()
 

@@ -12,12 +12,11 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from math import isfinite
 
-from firstlight.shared.blocks import BLOCK_TOKENS, BlockCounts, blocks_for
+from firstlight.shared.blocks import BLOCK_TOKENS, BlockCounts, Buffer, blocks_for
 from firstlight.shared.drafting.controller import Controller
 from firstlight.shared.drafting.steptimes import StepTimes
 from firstlight.shared.engine.kv.manager import KvManager
 from firstlight.shared.engine.plan import (
-    Buffer,
     EngineConfig,
     Outcome,
     Prefix,

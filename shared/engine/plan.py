@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal, Protocol
 
-from firstlight.shared.blocks import BLOCK_TOKENS
+from firstlight.shared.blocks import BLOCK_TOKENS, Buffer
 from firstlight.shared.engine.kv.manager import Moves
 from firstlight.shared.engine.sampler import Sampled
 from firstlight.shared.errors import ConfigError, FirstlightError
@@ -101,9 +101,6 @@ class StepRows:
     """A tuple a sequence of the plan, with one entry a draw."""
     ms: float
     """How long it took."""
-
-
-Buffer = bytes | bytearray | memoryview
 
 
 class Runner(Protocol):

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from firstlight.shared.blocks import Buffer
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.engine.kv.manager import Moves
 from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.batch import SequenceRows, StepBatch, join_rows
 from firstlight.shared.engine.model.load import LoadedModel
-from firstlight.shared.engine.plan import Buffer, StepPlan, StepRows
+from firstlight.shared.engine.plan import StepPlan, StepRows
 from firstlight.shared.engine.sampler import sample_rows
 
 

@@ -80,7 +80,8 @@ async def served(
     files = issue(ensure_ca(folder / "ca"), Role.CORE, "core-eu", ["127.0.0.1"], folder / "core")
     stop = asyncio.Event()
     memory = KvMemory(
-        settings.kv,
+        settings.kv.index,
+        None,
         INFO,
         backend,
         disk=None,

@@ -213,6 +213,21 @@ async def test_an_edge_may_not_fetch(tmp_path: Path) -> None:
         await channel.close()
 
 
+async def test_the_giver_waits_for_the_taker_to_end_the_call(tmp_path: Path) -> None:
+    """Credit may be on its way when the last piece is, and must find a call."""
+    async with core("core-a", tmp_path) as one:
+        await one.ask(asking("first"))
+        hashes = block_hashes(root_hash(tokenizer_hash="t", salt=bytes(16)), PROMPT)
+        channel, call = await call_of(tmp_path, one)
+        wanted = blocks_pb2.Wanted(namespace=NAMESPACE, hashes=hashes[:2], credit_bytes=1 << 20)
+        await call.write(wanted)
+        assert [len((await call.read()).payload) for _ in range(3)] == [0, 128, 128]
+        await asyncio.sleep(0.2)
+        await call.write(blocks_pb2.Wanted(credit_bytes=2 << 20))
+        assert not call.done()
+        await channel.close()
+
+
 async def test_nothing_is_sent_beyond_the_credit(tmp_path: Path) -> None:
     async with core("core-a", tmp_path) as one:
         await one.ask(asking("first"))

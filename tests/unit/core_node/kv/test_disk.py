@@ -385,6 +385,9 @@ def test_eight_threads_read_and_offer_and_each_gets_its_block_or_none(tmp_path: 
 
     before = counted("bad")
     with tier(tmp_path, blocks=12) as one:
+        for number in range(8):  # so that some are there however slow the writer is
+            one.offer(hash_of(number), block_of(number))
+        wait_until(lambda: one.leading(hashes(range(8))) == 8)
         threads = [threading.Thread(target=work, args=(seed, one)) for seed in range(8)]
         for thread in threads:
             thread.start()

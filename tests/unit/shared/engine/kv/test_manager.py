@@ -143,3 +143,17 @@ def test_a_distrusted_block_that_another_holds_is_to_be_scrubbed_when_it_lets_go
     assert sorted(kv.take_scrubs()) == sorted(shared)
     assert kv.take_scrubs() == []
     assert kv.counts.free == 6
+
+
+def test_a_block_that_is_evicted_before_it_was_filled_is_neither_filled_nor_saved():
+    kv, table = KvManager(2, host_slots=4), list[int]()
+    chain = hashes(1, 32)
+    for block_hash in chain:
+        assert kv.land(block_hash) is not None
+    kv.take_moves()
+    assert kv.attach(table, chain, 33) == 32
+    kv.release(table)
+    assert kv.grow(table, 32)  # takes both again, for something else, within the same plan
+    moves = kv.take_moves()
+    assert (moves.saves, moves.fills) == ((), ())
+    assert kv.host_counts == BlockCounts(free=2, used=0, cached=2, total=4)
