@@ -27,8 +27,6 @@ class Told:
     ttft_ms: float
     """From the request leaving here to its first id."""
     cached_tokens: int
-    marks: tuple[str, ...]
-    """What the core says happened."""
 
 
 class _Answer:
@@ -102,7 +100,7 @@ class DirectLink:
         self._link.open(request, 1, (), answer, budget_s=ANSWER_S)
         try:
             async with asyncio.timeout(ANSWER_S):
-                done = await answer.ended
+                await answer.ended
         finally:
             self._link.cancel(request.id, 1)
             self._link.forget(request.id)
@@ -111,7 +109,6 @@ class DirectLink:
             ids=tuple(answer.ids),
             ttft_ms=(answer.first_s - answer.began_s) * 1000,
             cached_tokens=answer.cached_tokens,
-            marks=tuple(f"{m.ms:.0f} ms {m.what} {m.detail}".rstrip() for m in done.marks),
         )
 
 
