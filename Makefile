@@ -11,7 +11,9 @@ TESTS ?= tests
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-$(VENV)/run.stamp: pyproject.toml
+NATIVE := $(wildcard kernels/cpu/native/*)
+
+$(VENV)/run.stamp: pyproject.toml setup.py $(NATIVE)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Firstlight into $(VENV) (the first time takes a few minutes)"
 	@$(PIP) install --quiet --editable '.[demo]'
@@ -47,4 +49,4 @@ bench: $(VENV)/dev.stamp  ## print what the edge and the link add to the time to
 	@$(BIN)/python -m firstlight.infra.bench.overhead
 
 clean:  ## remove what the other verbs made
-	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) build dist kernels/cpu/_native.*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

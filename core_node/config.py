@@ -19,10 +19,13 @@ class ModelSection:
     """A GGUF file, or a folder with safetensors; null takes the packaged SmolLM2."""
     name: str | None = None
     """What requests call it; null takes the file's or folder's own name."""
-    weights: Literal["f32", "bf16"] = "f32"
-    kernels: str = "cpu"
+    weights: Literal["auto", "q4", "q8", "bf16", "f32"] = "auto"
+    """`auto`: as the file holds them where the C++ kernels can, else 8 bits; float32 in torch."""
+    kernels: Literal["auto", "cpu", "eager", "reference"] = "auto"
+    """`cpu`: in C++, `eager`: in torch; `auto` takes the first where it can run."""
     threads: int = 1
-    """Part of the numerics class: cores that shall continue each other's answers have the same."""
+    """Of one step. With torch's kernels it is part of the numerics class: cores that shall continue
+    each other's answers have the same."""
 
 
 @dataclass(frozen=True, slots=True)

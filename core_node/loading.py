@@ -10,7 +10,6 @@ from firstlight.core_node.config import ModelSection
 from firstlight.shared.blocks import kv_namespace
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.engine.engine import Engine
-from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.load import load_model
 from firstlight.shared.engine.plan import EngineConfig
 from firstlight.shared.engine.runner import TorchRunner
@@ -48,7 +47,7 @@ def load_engine(section: ModelSection, wanted: EngineConfig) -> Loaded:
     )
     tokenizer = load_tokenizer(path)
     limits = wanted.fitted(model.config.context_max)
-    storage = KvStorage(model.config, limits.blocks, limits.host_blocks)
+    storage = model.storage(limits.blocks, limits.host_blocks)
     engine = Engine(TorchRunner(model, storage), limits)
     offer = Offer(
         models=(section.name or model.name,),

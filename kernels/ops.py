@@ -1,7 +1,9 @@
 """The set of operations that a model is made of, and the choice of who carries them out.
 
-`reference` is plain torch and says what is right. `cpu` is fast, and a row's result does not
-depend on the rows beside it. An implementation asked for by name never falls back to another one.
+`reference` is plain torch and says what is right. `eager` is torch arranged so that a row's result
+does not depend on the rows beside it; it runs anywhere. Whole decoders in C++ for one kind of CPU
+are in `kernels.cpu`, and keep the same promise. An implementation asked for by name never falls
+back to another one.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 from torch import Tensor
 
-from firstlight.kernels.cpu.kernels import CpuKernels
+from firstlight.kernels.eager.kernels import EagerKernels
 from firstlight.kernels.pages import Heads, Span
 from firstlight.kernels.reference.kernels import ReferenceKernels
 
@@ -59,8 +61,8 @@ def open_kernels(name: str, heads: Heads) -> Kernels:
         ValueError: no implementation has that name.
 
     """
-    if name == "cpu":
-        return CpuKernels(heads)
+    if name == "eager":
+        return EagerKernels(heads)
     if name == "reference":
         return ReferenceKernels()
-    raise ValueError(f"kernels {name!r} are unknown, expected cpu or reference")
+    raise ValueError(f"kernels {name!r} are unknown, expected eager or reference")

@@ -7,8 +7,24 @@ of one block and head are one contiguous run, so a gather by block table copies 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 BLOCK_ROWS = 16
 """Tokens a block."""
+
+
+@dataclass(frozen=True)
+class PageForm:
+    """What the numbers in a pool are, and in which order those of one block and head lie."""
+
+    name: str
+    dtype: torch.dtype
+
+
+FLOAT_PAGES = PageForm("f32", torch.float32)
+HALF_PAGES = PageForm("f16-keys-by-dimension", torch.float16)
+"""Halves; the keys of a block and head are [head_dim, BLOCK_ROWS] in the place of the transposed:
+sixteen keys are the lanes of a vector."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from firstlight.infra.bench.machine import heading
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.drafting.ngram import NgramDrafter
 from firstlight.shared.engine.engine import Engine
-from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.load import load_model
 from firstlight.shared.engine.plan import EngineConfig
 from firstlight.shared.engine.runner import TorchRunner
@@ -257,7 +256,7 @@ def answer(
 def run(count: int, *, seed: int, threads: int, path: Path) -> dict[str, object]:
     """Run all kinds of hints; returns counts, and the requests whose text differed, by kind."""
     model, tokenizer = load_model(path, threads=threads), load_tokenizer(path)
-    runner, vocab = TorchRunner(model, KvStorage(model.config, _BLOCKS)), model.config.vocab
+    runner, vocab = TorchRunner(model, model.storage(_BLOCKS)), model.config.vocab
     asked = requests(count, tokenizer, seed)
     began_s = monotonic_s()
     plain, _ = answer(runner, tokenizer, asked, None)

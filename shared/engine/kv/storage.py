@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from firstlight.kernels.pages import BLOCK_ROWS
+from firstlight.kernels.pages import BLOCK_ROWS, FLOAT_PAGES, PageForm
 from firstlight.shared.blocks import BLOCK_TOKENS
 from firstlight.shared.engine.model.config import ModelConfig
 from firstlight.shared.errors import ConfigError
@@ -12,28 +12,35 @@ assert BLOCK_ROWS == BLOCK_TOKENS, (BLOCK_ROWS, BLOCK_TOKENS)
 
 
 class KvStorage:
-    """The pool. `pages` is float32 [layers, 2, blocks, kv_heads, 16, head_dim]: keys, then values.
+    """The pool. `pages` is [layers, 2, blocks, kv_heads, 16, head_dim]: keys, then values.
 
-    The head stands before the token, so that 16 tokens of a head are one contiguous run. It starts
-    as zeros and only ever holds finite values: attention multiplies what it must not see by
-    exactly 0.
+    The head stands before the token, so that 16 tokens of a head are one contiguous run; what is
+    in that run is a matter of the form. It starts as zeros and only ever holds finite values:
+    attention multiplies what it must not see by exactly 0.
     """
 
-    def __init__(self, config: ModelConfig, blocks: int, host_blocks: int = 0) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        blocks: int,
+        host_blocks: int = 0,
+        form: PageForm = FLOAT_PAGES,
+    ) -> None:
         if blocks < 1:
             raise ConfigError(f"a KV pool of {blocks} blocks, expected at least 1")
         one = (config.kv_heads, BLOCK_TOKENS, config.head_dim)
         try:
-            self.pages = torch.zeros((config.layers, 2, blocks, *one), dtype=torch.float32)
-            self.host = torch.empty((host_blocks, config.layers, 2, *one), dtype=torch.float32)
+            self.pages = torch.zeros((config.layers, 2, blocks, *one), dtype=form.dtype)
+            self.host = torch.empty((host_blocks, config.layers, 2, *one), dtype=form.dtype)
             """The host tier: a block is one contiguous run. Its memory is taken as it is used."""
         except RuntimeError as error:
-            size = (blocks + host_blocks) * BLOCK_TOKENS * config.kv_bytes_per_token
+            values = (blocks + host_blocks) * BLOCK_TOKENS * config.kv_values_per_token
+            size = values * form.dtype.itemsize
             raise ConfigError(
                 f"no memory for a KV pool of {blocks} blocks and a host tier of {host_blocks}, "
                 f"{size} bytes"
             ) from error
-        self.layout = f"f32 layers={config.layers} 2 {'x'.join(map(str, one))}"
+        self.layout = f"{form.name} layers={config.layers} 2 {'x'.join(map(str, one))}"
         """What the bytes of a block mean; part of the namespace that cores share KV in."""
         self.blocks = blocks
 

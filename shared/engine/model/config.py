@@ -45,9 +45,9 @@ class ModelConfig:
     eos_ids: tuple[int, ...]
 
     @property
-    def kv_bytes_per_token(self) -> int:
-        """Float32 keys and values of all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * 4
+    def kv_values_per_token(self) -> int:
+        """Numbers in the keys and values of all layers."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
 
 
 def config_from_gguf(file: TensorFile) -> ModelConfig:

@@ -3,17 +3,22 @@
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from firstlight.kernels.ops import open_kernels
-from firstlight.kernels.pages import Heads
+from firstlight.kernels.pages import Heads, PageForm
+from firstlight.shared.engine.kv.storage import KvStorage
+from firstlight.shared.engine.model.batch import StepBatch
 from firstlight.shared.engine.model.config import (
     ModelConfig,
     config_from_gguf,
     config_from_json,
     with_eos,
 )
+from firstlight.shared.engine.model.native import FORMATS, NativeModel, native_fits
 from firstlight.shared.engine.model.transformer import Transformer
 from firstlight.shared.engine.model.weights import (
     Weights,
@@ -23,8 +28,32 @@ from firstlight.shared.engine.model.weights import (
 from firstlight.shared.errors import ConfigError
 from firstlight.shared.model_files import read_gguf, read_json
 
-_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+_EAGER_WEIGHTS = {"auto": torch.float32, "f32": torch.float32, "bf16": torch.bfloat16}
+KERNELS = ("auto", "cpu", "eager", "reference")
 _THREADS_MAX = 256
+
+
+class Model(Protocol):
+    """Weights placed for one implementation of the kernels."""
+
+    @property
+    def form(self) -> PageForm:
+        """What its pool holds."""
+        ...
+
+    @property
+    def signature(self) -> str:
+        """All that can change a bit of its logits, beside the weights."""
+        ...
+
+    def logits(self, batch: StepBatch, kv: KvStorage) -> Tensor:
+        """Float32 [m, vocab]: raw logits of `batch.logit_rows`; writes keys and values of all rows.
+
+        Raises:
+            ValueError: the batch contradicts itself, the pool or the vocabulary.
+
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -32,56 +61,75 @@ class LoadedModel:
     """A model and its identity."""
 
     config: ModelConfig
-    transformer: Transformer
+    transformer: Model
     name: str
     weights_hash: str
     """BLAKE2b-128 of the weight files."""
     numerics_class: str
     """Two processes with the same class compute the same bits."""
-    kernels: str
-    """Which kernels are in force, in words."""
+
+    @property
+    def kernels(self) -> str:
+        """Which kernels are in force, in words."""
+        return self.transformer.signature
+
+    def storage(self, blocks: int, host_blocks: int = 0) -> KvStorage:
+        """A pool, and a host tier, for its keys and values. Raises `ConfigError`."""
+        return KvStorage(self.config, blocks, host_blocks, self.transformer.form)
 
 
 def load_model(
-    path: Path, *, weights: str = "f32", kernels: str = "cpu", threads: int = 1
+    path: Path, *, weights: str = "auto", kernels: str = "auto", threads: int = 1
 ) -> LoadedModel:
     """Load a GGUF file, or a folder with `config.json` and safetensors.
 
-    Sets torch's number of threads for the whole process, since it is part of the numerics class.
+    `auto` kernels are those in C++ if they were built, this machine runs them and the model's shape
+    fits them; else torch's. Sets torch's number of threads for the whole process, since it is part
+    of the numerics class of torch's kernels.
 
     Raises:
         ConfigError: a file is wrong, an architecture unsupported, an option unknown.
 
     """
-    if weights not in _DTYPES:
-        raise ConfigError(f"weights {weights!r} are unknown, expected {' or '.join(_DTYPES)}")
     if not 0 < threads <= _THREADS_MAX:
         raise ConfigError(f"threads is {threads}, expected 1…{_THREADS_MAX}")
     torch.set_num_threads(threads)
     name, config, source = _open(path)
-    try:
-        chosen = open_kernels(kernels, Heads(config.heads, config.kv_heads, config.head_dim))
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    transformer = Transformer(config, source, chosen, _DTYPES[weights])
+    transformer = place(config, source, weights=weights, kernels=kernels, threads=threads)
     digest = source.digest()
-    parts = (
-        digest,
-        weights,
-        chosen.signature,
-        torch.__version__,
-        torch.backends.cpu.get_cpu_capability(),
-        str(threads),
-        "cpu",
-    )
+    parts = f"{digest}\n{transformer.signature}"
     return LoadedModel(
         config=config,
         transformer=transformer,
         name=name,
         weights_hash=digest,
-        numerics_class=blake2b("\n".join(parts).encode(), digest_size=8).hexdigest(),
-        kernels=chosen.signature,
+        numerics_class=blake2b(parts.encode(), digest_size=8).hexdigest(),
     )
+
+
+def place(
+    config: ModelConfig,
+    source: Weights,
+    *,
+    weights: str = "auto",
+    kernels: str = "auto",
+    threads: int = 1,
+) -> Model:
+    """The weights, placed for the kernels of this name. Raises `ConfigError`."""
+    if kernels not in KERNELS:
+        raise ConfigError(f"kernels {kernels!r} are unknown, expected {', '.join(KERNELS)}")
+    if weights not in FORMATS:
+        raise ConfigError(f"weights {weights!r} are unknown, expected {', '.join(FORMATS)}")
+    if kernels == "cpu" or (kernels == "auto" and native_fits(config, weights)):
+        return NativeModel(config, source, weights, threads)
+    if weights not in _EAGER_WEIGHTS:
+        raise ConfigError(
+            f"weights {weights!r} need the C++ kernels, and {kernels} kernels are torch's; "
+            f"they take {', '.join(_EAGER_WEIGHTS)}"
+        )
+    heads = Heads(config.heads, config.kv_heads, config.head_dim)
+    chosen = open_kernels("eager" if kernels == "auto" else kernels, heads)
+    return Transformer(config, source, chosen, _EAGER_WEIGHTS[weights], threads)
 
 
 def _open(path: Path) -> tuple[str, ModelConfig, Weights]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from firstlight.kernels.ops import Attention, Kernels, Linear
-from firstlight.kernels.pages import BLOCK_ROWS, Heads
+from firstlight.kernels.pages import BLOCK_ROWS, FLOAT_PAGES, Heads
 from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.batch import StepBatch
 from firstlight.shared.engine.model.config import ModelConfig
@@ -40,10 +40,17 @@ class _Step:
 
 
 class Transformer:
-    """Weights placed for one implementation of the kernels."""
+    """Weights placed for one of the implementations in torch."""
+
+    form = FLOAT_PAGES
 
     def __init__(
-        self, config: ModelConfig, weights: Weights, kernels: Kernels, dtype: torch.dtype
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        kernels: Kernels,
+        dtype: torch.dtype,
+        threads: int,
     ) -> None:
         self._config = config
         self._kernels = kernels
@@ -77,6 +84,10 @@ class Transformer:
         self._head = kernels.linear(self._embedding, None) if config.tied else linear(["head"], 0)
         exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
         self._frequencies = config.rope_theta**-exponent
+        self.signature = (
+            f"{kernels.signature} weights={dtype} threads={threads} torch={torch.__version__} "
+            f"{torch.backends.cpu.get_cpu_capability()}"
+        )
 
     @torch.inference_mode()
     def logits(self, batch: StepBatch, kv: KvStorage) -> Tensor:

@@ -1,14 +1,15 @@
 """Tensors of a model by one set of names, whichever kind of file they lie in.
 
 Every shape is compared with the configuration before a byte is read. Data stay memory-mapped until
-a tensor is asked for, and come out as float32.
+a tensor is asked for, and come out as float32, or as the blocks that a GGUF file holds.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import prod
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from gguf.constants import GGMLQuantizationType
@@ -64,6 +65,27 @@ _GLOBAL = ("embedding", "head", "norm")
 _HASH_CHUNK_BYTES = 8 << 20
 
 
+Bytes: TypeAlias = NDArray[np.uint8]
+_BLOCK_FLOATS = {"Q4_0": 1, "Q4_1": 2, "Q8_0": 1}
+"""Types of blocks that kernels can take as they are → halves that a block begins with."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A matrix as its file holds it: quantized blocks of 32 weights."""
+
+    type: str
+    """Q4_0, Q4_1 or Q8_0 of GGML."""
+    rows: Bytes
+    """[outputs, bytes a row]."""
+    inputs: int
+    """Weights a row."""
+
+
+def _no_blocks(name: str, layer: int) -> Blocks | None:
+    return None
+
+
 @dataclass(frozen=True)
 class Weights:
     """The tensors that a model needs, all there and of the right shape."""
@@ -71,6 +93,8 @@ class Weights:
     files: tuple[Path, ...]
     read: Callable[[str, int], Floats]
     """(our name, layer; 0 for those outside of layers) → a new float32 array."""
+    blocks: Callable[[str, int], Blocks | None] = _no_blocks
+    """The same as blocks; None where the file holds something else."""
 
     def digest(self) -> str:
         """BLAKE2b-128 over the bytes of all files, in the order of their names."""
@@ -89,16 +113,25 @@ def weights_from_gguf(file: TensorFile, config: ModelConfig) -> Weights:
     data = np.memmap(file.path, np.uint8, "r")
     heads = {"q": config.heads, "k": config.kv_heads, "q_bias": config.heads}
     heads["k_bias"] = config.kv_heads
-    interleaved = config.architecture == "llama"
+
+    def split(name: str) -> bool:
+        return config.architecture == "llama" and name in heads
 
     def read(name: str, layer: int) -> Floats:
         values = _floats(file.path, data, entries[name, layer])
-        if interleaved and name in heads:
-            split = values.reshape(heads[name], config.head_dim // 2, 2, -1)
-            return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(values.shape)
+        if split(name):
+            return _in_halves(values, heads[name])
         return values
 
-    return Weights((file.path,), read)
+    def blocks(name: str, layer: int) -> Blocks | None:
+        entry = entries[name, layer]
+        if entry.type not in _BLOCK_FLOATS:
+            return None
+        rows = _block_rows(file.path, data, entry)
+        rows = _in_halves(rows, heads[name]) if split(name) else rows
+        return Blocks(entry.type, rows, entry.shape[1])
+
+    return Weights((file.path,), read, blocks)
 
 
 def weights_from_folder(folder: Path, config: ModelConfig) -> Weights:
@@ -173,6 +206,25 @@ def _select(
     return needed
 
 
+def _in_halves(rows: NDArray[Any], heads: int) -> NDArray[Any]:
+    """[rows, …] with the rows of each head, interleaved in pairs, put into halves."""
+    pairs = rows.reshape(heads, len(rows) // heads // 2, 2, -1)
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
+
+
+def _block_rows(path: Path, data: Bytes, entry: TensorEntry) -> Bytes:
+    raw = np.asarray(data[entry.offset : entry.offset + entry.size_bytes])
+    blocks = raw.reshape(prod(entry.shape) // 32, -1)
+    leading = np.ascontiguousarray(blocks[:, : 2 * _BLOCK_FLOATS[entry.type]])
+    _check_finite(path, entry, leading.view(np.float16))
+    return raw.reshape(entry.shape[0], -1)
+
+
+def _check_finite(path: Path, entry: TensorEntry, values: NDArray[Any]) -> None:
+    if not np.isfinite(values).all():
+        raise ConfigError(f"{path}: tensor {entry.name!r} holds values that are not finite")
+
+
 def _floats(path: Path, data: NDArray[np.uint8], entry: TensorEntry) -> Floats:
     # `dequantize` works on 16 rows at a time, so rows are joined to few long ones; and a plain view
     # of the mapping is used, since numpy's memmap class makes every slice dear.
@@ -181,8 +233,7 @@ def _floats(path: Path, data: NDArray[np.uint8], entry: TensorEntry) -> Floats:
         rows //= 2
     raw = np.asarray(data[entry.offset : entry.offset + entry.size_bytes]).reshape(rows, -1)
     values = np.array(dequantize(raw, GGMLQuantizationType[entry.type]), dtype=np.float32)
-    if not np.isfinite(values).all():
-        raise ConfigError(f"{path}: tensor {entry.name!r} holds values that are not finite")
+    _check_finite(path, entry, values)
     return values.reshape(entry.shape)
 
 

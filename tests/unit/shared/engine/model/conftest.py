@@ -6,16 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from firstlight.kernels.ops import open_kernels
-from firstlight.kernels.pages import Heads
+from firstlight.kernels.cpu.extension import instruction_sets
 from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.batch import SequenceRows, join_rows
-from firstlight.shared.engine.model.load import LoadedModel, load_model
-from firstlight.shared.engine.model.transformer import Transformer
+from firstlight.shared.engine.model.load import LoadedModel, load_model, place
 from firstlight.shared.engine.model.weights import weights_from_gguf
 from firstlight.shared.model_files import default_model_path, read_gguf
 
 Prefill = Callable[..., torch.Tensor]
+FirstLayers = Callable[..., LoadedModel]
 
 
 @pytest.fixture(scope="session")
@@ -24,13 +23,28 @@ def loaded() -> LoadedModel:
 
 
 @pytest.fixture(scope="session")
-def shallow(loaded: LoadedModel) -> LoadedModel:
-    """The same weights, but only the first three layers: enough to show what depends on what."""
-    config = replace(loaded.config, layers=3)
-    kernels = open_kernels("cpu", Heads(config.heads, config.kv_heads, config.head_dim))
-    weights = weights_from_gguf(read_gguf(default_model_path()), config)
-    transformer = Transformer(config, weights, kernels, torch.float32)
-    return replace(loaded, config=config, transformer=transformer)
+def exact() -> LoadedModel:
+    """In float32 throughout."""
+    return load_model(default_model_path(), weights="f32", kernels="eager", threads=1)
+
+
+@pytest.fixture(scope="session")
+def first_layers(loaded: LoadedModel) -> FirstLayers:
+    def place_them(kernels: str, threads: int = 1) -> LoadedModel:
+        """The same weights, but only three layers: enough to show what depends on what."""
+        if kernels == "cpu" and not instruction_sets():
+            pytest.skip("the C++ kernels cannot run here")
+        config = replace(loaded.config, layers=3)
+        weights = weights_from_gguf(read_gguf(default_model_path()), config)
+        model = place(config, weights, kernels=kernels, threads=threads)
+        return replace(loaded, config=config, transformer=model)
+
+    return place_them
+
+
+@pytest.fixture(scope="session")
+def shallow(first_layers: FirstLayers) -> LoadedModel:
+    return first_layers("auto")
 
 
 @pytest.fixture(scope="session")

@@ -18,18 +18,22 @@ def tokens(seed: int, count: int) -> list[int]:
     return [random.randrange(17, 49_000) for _ in range(count)]
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["1-thread", "2-threads"])
-def threads(request):
+KINDS = [("eager", 1), ("eager", 2), ("cpu", 1), ("cpu", 2)]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: f"{kind[0]}-{kind[1]}")
+def shallow(request, first_layers):
+    kernels, threads = request.param
     before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
+    torch.set_num_threads(threads)
+    yield first_layers(kernels, threads)
     torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
-def expected(threads, shallow: LoadedModel, prefill) -> torch.Tensor:
+def expected(shallow: LoadedModel, prefill) -> torch.Tensor:
     """Logits of the last 9 rows of one sequence, computed in one chunk, alone."""
-    kv = KvStorage(shallow.config, BLOCKS)
+    kv = shallow.storage(BLOCKS)
     return prefill(shallow, kv, tokens(0, LENGTH), list(range(10)), last=9)
 
 
@@ -40,16 +44,14 @@ def decode(shallow: LoadedModel, kv: KvStorage, table: list[int], position: int)
 
 @pytest.mark.parametrize("chunk", [16, 64, 100])
 def test_a_prompt_run_in_chunks_has_the_logits_of_one_run_whole(chunk, expected, shallow, prefill):
-    kv = KvStorage(shallow.config, BLOCKS)
+    kv = shallow.storage(BLOCKS)
     table = Random(chunk).sample(range(BLOCKS), 10)
     assert torch.equal(prefill(shallow, kv, tokens(0, LENGTH), table, chunk, last=9), expected)
 
 
-def test_a_prompt_over_512_rows_has_the_logits_of_one_run_in_chunks_of_512(
-    threads, shallow, prefill
-):
+def test_a_prompt_over_512_rows_has_the_logits_of_one_run_in_chunks_of_512(shallow, prefill):
     ids = tokens(3, 530)
-    kv = KvStorage(shallow.config, BLOCKS)
+    kv = shallow.storage(BLOCKS)
 
     def last(chunk: int, table: list[int]) -> torch.Tensor:
         for start in range(0, len(ids), chunk):
@@ -63,7 +65,7 @@ def test_a_prompt_over_512_rows_has_the_logits_of_one_run_in_chunks_of_512(
 
 
 def test_decoding_token_by_token_has_the_logits_of_prefill(expected, shallow, prefill):
-    kv, table = KvStorage(shallow.config, BLOCKS), list(range(20, 30))
+    kv, table = shallow.storage(BLOCKS), list(range(20, 30))
     prefill(shallow, kv, tokens(0, LENGTH - 9), table)
     for index, position in enumerate(range(LENGTH - 9, LENGTH)):
         assert torch.equal(decode(shallow, kv, table, position), expected[index])
@@ -73,7 +75,7 @@ def test_decoding_token_by_token_has_the_logits_of_prefill(expected, shallow, pr
 def test_row_i_of_a_verified_draft_has_the_logits_of_that_row_alone(
     rows, expected, shallow, prefill
 ):
-    kv, table = KvStorage(shallow.config, BLOCKS), list(range(10))
+    kv, table = shallow.storage(BLOCKS), list(range(10))
     ids = tokens(0, LENGTH)
     prefill(shallow, kv, ids[:-rows], table)
     part = SequenceRows(ids[-rows:], LENGTH - rows, table, range(rows))
@@ -81,7 +83,7 @@ def test_row_i_of_a_verified_draft_has_the_logits_of_that_row_alone(
 
 
 def test_a_wrong_draft_that_was_overwritten_leaves_no_trace(expected, shallow, prefill):
-    kv, table = KvStorage(shallow.config, BLOCKS), list(range(10))
+    kv, table = shallow.storage(BLOCKS), list(range(10))
     ids = tokens(0, LENGTH)
     prefill(shallow, kv, ids[:-9] + tokens(99, 9), table)
     assert torch.equal(decode(shallow, kv, table, LENGTH - 9), expected[0])
@@ -89,7 +91,7 @@ def test_a_wrong_draft_that_was_overwritten_leaves_no_trace(expected, shallow, p
 
 @pytest.mark.parametrize("size", [2, 3, 5, 16, 64])
 def test_a_sequence_in_a_batch_has_the_logits_it_has_alone(size, expected, shallow, prefill):
-    kv, table = KvStorage(shallow.config, BLOCKS), list(range(150, 160))
+    kv, table = shallow.storage(BLOCKS), list(range(150, 160))
     ids, random = tokens(0, LENGTH), Random(size)
     prefill(shallow, kv, ids[:-1], table)
     others = []
@@ -104,7 +106,7 @@ def test_a_sequence_in_a_batch_has_the_logits_it_has_alone(size, expected, shall
 
 
 def test_two_sequences_that_share_blocks_have_the_logits_of_their_own(expected, shallow, prefill):
-    kv, table = KvStorage(shallow.config, BLOCKS), list(range(10))
+    kv, table = shallow.storage(BLOCKS), list(range(10))
     ids = tokens(0, LENGTH)
     prefill(shallow, kv, ids[:-6], table)  # 144 rows: nine full blocks
     forked = [*table[:9], 100]
@@ -117,8 +119,21 @@ def test_two_sequences_that_share_blocks_have_the_logits_of_their_own(expected, 
     assert not torch.equal(logits[6], expected[-6])
 
 
+def test_the_number_of_threads_changes_no_bit_of_the_kernels_in_c(first_layers, prefill):
+    # 600 keys are several chunks, which one sequence alone shares out among threads.
+    found = []
+    for threads in (1, 2, 3, 5):
+        model = first_layers("cpu", threads)
+        kv = model.storage(40)
+        whole = prefill(model, kv, tokens(0, 600), list(range(38)), last=3)
+        row = SequenceRows([17], 600, list(range(38)), (0,))
+        found.append(torch.cat((whole, model.transformer.logits(join_rows([row]), kv))))
+    assert all(torch.equal(one, found[0]) for one in found)
+    assert len({first_layers("cpu", threads).kernels for threads in (1, 2)}) == 1
+
+
 def test_all_layers_of_the_model_keep_rows_independent(loaded, prefill):
-    kv = KvStorage(loaded.config, 40)
+    kv = loaded.storage(40)
     ids = tokens(0, 135)
     whole = prefill(loaded, kv, ids, list(range(9)), last=2)
     prefill(loaded, kv, ids[:-1], list(range(10, 19)), 64)

@@ -3,13 +3,12 @@
 import torch
 
 from firstlight.shared.engine.kv.manager import Moves
-from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.load import LoadedModel
 from firstlight.shared.engine.runner import TorchRunner
 
 
 def test_a_block_moves_to_the_host_tier_and_back_bit_for_bit(shallow: LoadedModel) -> None:
-    kv = KvStorage(shallow.config, 4, 3)
+    kv = shallow.storage(4, 3)
     runner = TorchRunner(shallow, kv)
     kv.pages.copy_(torch.randn(kv.pages.shape))
     before = runner.read_block(2)
@@ -23,7 +22,7 @@ def test_a_block_moves_to_the_host_tier_and_back_bit_for_bit(shallow: LoadedMode
 
 
 def test_what_leaves_is_copied_before_what_comes_takes_its_place(shallow: LoadedModel) -> None:
-    kv = KvStorage(shallow.config, 2, 2)
+    kv = shallow.storage(2, 2)
     runner = TorchRunner(shallow, kv)
     kv.pages.copy_(torch.randn(kv.pages.shape))
     leaving, coming = runner.read_block(0), runner.read_block(1)

@@ -3,8 +3,13 @@
 import pytest
 import torch
 
-from firstlight.kernels.cpu.kernels import CpuKernels
-from firstlight.kernels.cpu.linear import PackedLinear, TiledLinear, can_pack, rows_are_independent
+from firstlight.kernels.eager.kernels import EagerKernels
+from firstlight.kernels.eager.linear import (
+    PackedLinear,
+    TiledLinear,
+    can_pack,
+    rows_are_independent,
+)
 from firstlight.kernels.ops import open_kernels
 from firstlight.kernels.pages import Heads
 
@@ -48,7 +53,7 @@ def test_the_product_is_that_of_double_precision_within_the_rounding_of_sums(for
 
 def test_more_rows_than_were_checked_are_cut():
     weight, rows, _ = made(64, 64)
-    linear = CpuKernels(Heads(3, 1, 16)).linear(weight, None)
+    linear = EagerKernels(Heads(3, 1, 16)).linear(weight, None)
     many = torch.cat((rows, rows[:100]))
     assert torch.equal(linear(many)[512:], linear(rows)[:100])
 
@@ -66,7 +71,7 @@ def test_a_product_that_depends_on_the_height_is_found_out():
 
 def test_bfloat16_weights_give_float32_rows_that_are_independent():
     weight, rows, _ = made(64, 64)
-    linear = CpuKernels(Heads(3, 1, 16)).linear(weight.bfloat16(), None)
+    linear = EagerKernels(Heads(3, 1, 16)).linear(weight.bfloat16(), None)
     whole = linear(rows)
     assert whole.dtype == torch.float32
     assert torch.equal(linear(rows[:3]), whole[:3])
@@ -86,7 +91,7 @@ def test_small_operations_agree_with_the_reference(name):
         "rotate": (draw(7, 15, 64), draw(7, 15, 64), draw(7, 15, 64)),
         "silu_mul": (draw(7, 3072),),
     }[name]
-    cpu = getattr(open_kernels("cpu", Heads(9, 3, 64)), name)(*arguments)
+    eager = getattr(open_kernels("eager", Heads(9, 3, 64)), name)(*arguments)
     reference = getattr(open_kernels("reference", Heads(9, 3, 64)), name)(*arguments)
     # A handful of roundings a value.
-    torch.testing.assert_close(cpu, reference, rtol=8 * torch.finfo(torch.float32).eps, atol=1e-6)
+    torch.testing.assert_close(eager, reference, rtol=8 * torch.finfo(torch.float32).eps, atol=1e-6)

@@ -1,4 +1,4 @@
-"""The operations on a CPU: fast, and every row's bits its own (see `attention` and `linear`)."""
+"""The operations in torch, wherever that runs, a row's bits its own (`attention`, `linear`)."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from firstlight.kernels.cpu.attention import PagedAttention, check_invariance
-from firstlight.kernels.cpu.linear import (
+from firstlight.kernels.eager.attention import PagedAttention, check_invariance
+from firstlight.kernels.eager.linear import (
     PackedLinear,
     TiledLinear,
     can_pack,
@@ -16,7 +16,7 @@ from firstlight.kernels.cpu.linear import (
 from firstlight.kernels.pages import Heads, Span
 
 
-class CpuKernels:
+class EagerKernels:
     """See `firstlight.kernels.ops.Kernels`. Checks what it relies on when it is made."""
 
     def __init__(self, heads: Heads) -> None:
@@ -29,7 +29,7 @@ class CpuKernels:
     def signature(self) -> str:
         """Complete once every weight has been placed."""
         forms = "+".join(sorted(self._forms))
-        return f"cpu linear={forms} attention={self._products.signature}"
+        return f"eager linear={forms} attention={self._products.signature}"
 
     def linear(self, weight: Tensor, bias: Tensor | None) -> PackedLinear | TiledLinear:
         """x·Wᵀ + b, packed if that exists and keeps rows independent for this shape."""

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 import torch
 
-from firstlight.kernels.cpu.attention import PagedAttention, Products, check_invariance
+from firstlight.kernels.eager.attention import PagedAttention, Products, check_invariance
 from firstlight.kernels.pages import BLOCK_ROWS, Heads, Span
 from firstlight.kernels.reference.kernels import ReferenceKernels
 
@@ -76,7 +76,7 @@ def test_a_long_context_is_cut_into_calls_without_changing_a_bit(monkeypatch):
     rows, pages, spans, tables = case(heads, 13)
     products = Products((2, 8, 32), True)
     whole = attend(heads, products, rows, pages, spans, tables)
-    monkeypatch.setattr("firstlight.kernels.cpu.attention._SCRATCH_FLOATS_MAX", 1)
+    monkeypatch.setattr("firstlight.kernels.eager.attention._SCRATCH_FLOATS_MAX", 1)
     assert torch.equal(attend(heads, products, rows, pages, spans, tables), whole)
 
 

@@ -1,0 +1,61 @@
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+def available() -> list[str]: ...
+def matmul(kernels: str, weights: Matrix, rows: NDArray[np.float32]) -> NDArray[np.float32]: ...
+
+class Matrix:
+    @staticmethod
+    def from_blocks(type: str, rows: NDArray[np.uint8], inputs: int) -> Matrix: ...
+    @staticmethod
+    def from_floats(format: str, rows: NDArray[np.float32]) -> Matrix: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def nbytes(self) -> int: ...
+    def unpacked(self) -> NDArray[np.float32]: ...
+
+class Decoder:
+    def __init__(
+        self,
+        *,
+        kernels: str,
+        threads: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        hidden: int,
+        intermediate: int,
+        vocab: int,
+        rms_eps: float,
+        frequencies: Sequence[float],
+    ) -> None: ...
+    def add(
+        self,
+        *,
+        attention_norm: NDArray[np.float32],
+        qkv: Matrix,
+        qkv_bias: NDArray[np.float32],
+        q_norm: NDArray[np.float32],
+        k_norm: NDArray[np.float32],
+        output: Matrix,
+        mlp_norm: NDArray[np.float32],
+        gate_up: Matrix,
+        down: Matrix,
+    ) -> None: ...
+    def end(self, *, embedding: Matrix, norm: NDArray[np.float32], head: Matrix) -> None: ...
+    def run(
+        self,
+        *,
+        ids: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        spans: NDArray[np.int32],
+        tables: NDArray[np.int32],
+        table_offsets: NDArray[np.int32],
+        logit_rows: NDArray[np.int64],
+        pages: NDArray[np.float16],
+        logits: NDArray[np.float32],
+    ) -> None: ...

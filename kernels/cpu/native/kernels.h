@@ -1,0 +1,106 @@
+// The kernels of one instruction set, as a table that is picked at run time.
+//
+// Each works on a range of rows or of panels and knows no threads. What makes a row's bits its own:
+// every sum runs over one row alone, in an order that depends on the model's shape only; how many
+// rows share a pass changes which registers hold the sums, never what is added to what.
+#pragma once
+
+#include <cstdint>
+
+#include "matrix.h"
+
+namespace firstlight {
+
+// Rows as a matrix wants them. For quantized weights: signed bytes with a scale a group of 32, and
+// the group's sum; else floats.
+struct Activations {
+    Aligned<float> values;       // [rows, inputs]
+    Aligned<std::int8_t> codes;  // [rows, inputs]
+    Aligned<float> scales;       // [rows, groups]; not a number where a value is not finite
+    Aligned<std::int32_t> sums;  // [rows, groups]: of the codes
+    Aligned<float> scaled_sums;  // [rows, groups]: sum · scale
+    int inputs = 0;
+
+    void reserve(int rows, int inputs);
+};
+
+enum class Finish {
+    store,     // out = x·Wᵀ (+ bias)
+    add,       // out += x·Wᵀ
+    silu_mul,  // out = SiLU(even panel) · (the odd panel after it)
+};
+
+struct Target {
+    Finish finish;
+    float* out;
+    int width;          // floats a row of `out`
+    const float* bias;  // [panels · 16] or null
+};
+
+constexpr int kBlock = 16;   // tokens a block of keys and values
+constexpr int kChunk = 256;  // key positions that share one softmax
+
+struct Shape {
+    int heads, kv_heads, head_dim;
+    int group() const { return heads / kv_heads; }
+    int row_heads() const { return heads + 2 * kv_heads; }
+};
+
+// Keys and values of one layer, as halves. Keys are [blocks, kv_heads, head_dim, 16]: a lane is a
+// token; values are [blocks, kv_heads, 16, head_dim].
+struct Pages {
+    std::uint16_t* keys;
+    std::uint16_t* values;
+    std::size_t head_size;   // halves of one head of one block
+    std::size_t block_size;  // halves of one block
+};
+
+// Some tokens of one sequence, seen by one key/value head.
+struct Tile {
+    const std::int32_t* table;
+    int first_row;       // of the step
+    int tokens;
+    int first_position;  // absolute, of the first token
+};
+
+// The softmax of one row over the chunks so far: Σ exp(s − most), and Σ exp(s − most) · v.
+struct Partial {
+    float* most;
+    float* total;
+    float* sums;  // [rows, head_dim]
+};
+
+struct Kernels {
+    const char* name;
+
+    // x · weight / √(mean(x²) + eps) of row `row`; a null weight leaves out the norm.
+    void (*prepare)(Activations& to, int row, const float* x, const float* weight, float eps,
+                    bool quantize);
+    void (*norm)(float* x, const float* weight, int size, float eps);
+    void (*matmul)(const Matrix& weights, const Activations& x, int rows, int first_panel,
+                   int end_panel, const Target& target);
+    // Turns queries and keys of a row in place, and puts keys and values where they belong.
+    void (*rotate_and_write)(float* row, const float* cosine, const float* sine, const Shape& shape,
+                             const Pages& pages, int block, int offset);
+    // One chunk of keys: `scores` is scratch for tokens · group rows of kChunk floats.
+    void (*attend)(const float* rows, const Tile& tile, int kv_head, int chunk, const Shape& shape,
+                   const Pages& pages, float* scores, const Partial& to);
+    // `into` becomes what both chunks together are, `other` being the later one.
+    void (*merge)(const Partial& into, const Partial& other, int rows, int head_dim);
+    void (*finish)(const Partial& sums, const Tile& tile, int kv_head, const Shape& shape,
+                   float* out);
+    int (*largest)(const float* values, int count);
+};
+
+// Whether a row of a tile sees nothing of a chunk.
+inline bool beyond(const Tile& tile, int token, int chunk) {
+    return tile.first_position + token < chunk * kChunk;
+}
+
+// Those that this machine can run, the fastest first; ends with null.
+const Kernels* const* available_kernels();
+#if defined(__x86_64__)
+extern const Kernels avx2_kernels, avx512_kernels;
+#endif
+
+}  // namespace firstlight

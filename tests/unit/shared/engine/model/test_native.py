@@ -1,0 +1,161 @@
+"""The decoder in C++ against the layers in plain torch, on small random models and steps."""
+
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+
+from firstlight.kernels.cpu.extension import instruction_sets
+from firstlight.shared.engine.kv.storage import KvStorage
+from firstlight.shared.engine.model.batch import SequenceRows, join_rows
+from firstlight.shared.engine.model.config import ModelConfig
+from firstlight.shared.engine.model.load import place
+from firstlight.shared.engine.model.weights import Weights, expected_shapes
+from firstlight.shared.errors import ConfigError
+
+pytestmark = pytest.mark.skipif(not instruction_sets(), reason="the C++ kernels cannot run here")
+BLOCKS = 60
+SHAPES = [  # heads, kv heads, head_dim, hidden, intermediate, bias, q/k norm
+    (9, 3, 64, 96, 160, False, False),
+    (4, 4, 16, 64, 96, True, False),
+    (14, 2, 32, 96, 64, True, True),
+    (2, 1, 80, 48, 48, False, True),
+    (32, 1, 16, 64, 64, False, False),
+]
+
+
+def config(shape) -> ModelConfig:
+    heads, kv_heads, head_dim, hidden, intermediate, bias, norm = shape
+    return ModelConfig(
+        architecture="llama",
+        layers=2,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate=intermediate,
+        vocab=77,
+        rope_theta=10_000.0,
+        rms_eps=1e-5,
+        context_max=2048,
+        tied=bool(heads % 2),
+        qkv_bias=bias,
+        qk_norm=norm,
+        eos_ids=(1,),
+    )
+
+
+def random_weights(of: ModelConfig, seed: int) -> Weights:
+    shapes, names = expected_shapes(of), sorted(expected_shapes(of))
+
+    def read(name: str, layer: int) -> np.ndarray:
+        draw = np.random.default_rng((seed, names.index(name), layer))
+        values = draw.standard_normal(shapes[name]).astype(np.float32)
+        return values * 0.3 + 1 if "norm" in name else values / shapes[name][-1] ** 0.5
+
+    return Weights((), read)
+
+
+def steps(seed: int, length: int):
+    """Three sequences that grow by chunks of all sizes, some steps with all of them."""
+    random = Random(seed)
+    tables = [random.sample(range(20 * i, 20 * i + 20), 20) for i in range(3)]
+    done = [0, 0, 0]
+    while min(done) < length:
+        parts = []
+        for one in random.sample(range(3), random.randint(1, 3)):
+            count = min(random.choice((1, 1, 2, 4, 9, 31, 90)), 320 - done[one])
+            if count:
+                ids = [random.randrange(77) for _ in range(count)]
+                wanted = sorted(random.sample(range(count), min(count, 2)))
+                parts.append(SequenceRows(ids, done[one], tables[one], wanted))
+                done[one] += count
+        if parts:
+            yield join_rows(parts)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_random_steps_give_the_logits_of_the_reference(shape, threads):
+    of = config(shape)
+    weights = random_weights(of, 3)
+    fast = place(of, weights, weights="f32", kernels="cpu", threads=threads)
+    plain = place(of, weights, weights="f32", kernels="reference")
+    fast_kv, plain_kv = KvStorage(of, BLOCKS, 0, fast.form), KvStorage(of, BLOCKS)
+    for batch in steps(sum(shape), 300):
+        found, expected = fast.logits(batch, fast_kv), plain.logits(batch, plain_kv)
+        # Keys and values are halves: 2⁻¹¹ of their size, and no more errors than terms.
+        assert torch.allclose(found, expected, rtol=0, atol=4e-3 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("weights", ["q4", "q8", "bf16"])
+def test_other_formats_are_near_the_reference_over_the_same_weights(weights):
+    of = config(SHAPES[0])
+    near = place(of, random_weights(of, 4), weights=weights, kernels="cpu")
+    plain = place(of, random_weights(of, 4), weights="f32", kernels="reference")
+    batch = next(iter(steps(1, 40)))
+    found = near.logits(batch, KvStorage(of, BLOCKS, 0, near.form))
+    expected = plain.logits(batch, KvStorage(of, BLOCKS))
+    similarity = torch.nn.functional.cosine_similarity(found, expected, dim=1).min()
+    assert similarity > {"q4": 0.94, "q8": 0.999, "bf16": 0.999}[weights]
+
+
+def test_what_a_block_held_before_does_not_matter():
+    of = config(SHAPES[0])
+    model = place(of, random_weights(of, 5), kernels="cpu", weights="f32")
+    clean, dirty = KvStorage(of, BLOCKS, 0, model.form), KvStorage(of, BLOCKS, 0, model.form)
+    dirty.pages.fill_(float("nan"))
+    for batch in steps(2, 120):
+        assert torch.equal(model.logits(batch, clean), model.logits(batch, dirty))
+
+
+def test_values_beyond_the_range_of_halves_stay_finite_in_the_pool():
+    of = config(SHAPES[1])
+    weights = random_weights(of, 6)
+
+    def huge(name: str, layer: int) -> np.ndarray:
+        return weights.read(name, layer) * (1e6 if name in ("k", "v") else 1)
+
+    model = place(of, Weights((), huge), weights="f32", kernels="cpu")
+    kv = KvStorage(of, BLOCKS, 0, model.form)
+    logits = model.logits(next(iter(steps(3, 40))), kv)
+    assert torch.isfinite(kv.pages).all()
+    assert float(kv.pages.abs().max()) == 65504.0
+    assert torch.isfinite(logits).all()
+
+
+@pytest.mark.parametrize(
+    ("part", "wrong"),
+    [
+        (SequenceRows([77], 0, [0], (0,)), "ids has a value"),
+        (SequenceRows([-1], 0, [0], (0,)), "ids has a value"),
+        (SequenceRows([1], 2048, list(range(60)) * 3, (0,)), "positions has a value"),
+        (SequenceRows([1], 0, [60], (0,)), "slots has a value"),
+        (SequenceRows([1], 16, [-1, 0], (0,)), "names a block outside"),
+        (SequenceRows([1], 0, [0], (1,)), "logit_rows has a value"),
+        (SequenceRows([], 0, [0], ()), "without rows"),
+    ],
+)
+def test_a_step_that_contradicts_itself_is_refused_before_anything_is_written(part, wrong):
+    of = config(SHAPES[0])
+    model = place(of, random_weights(of, 7), kernels="cpu", weights="f32")
+    kv = KvStorage(of, BLOCKS, 0, model.form)
+    with pytest.raises(ValueError, match=wrong):
+        model.logits(join_rows([part]), kv)
+    assert not kv.pages.any()
+
+
+def test_a_pool_of_another_form_is_refused():
+    of = config(SHAPES[0])
+    model = place(of, random_weights(of, 7), kernels="cpu", weights="f32")
+    batch = join_rows([SequenceRows([1], 0, [0], (0,))])
+    with pytest.raises(ValueError, match="pages are not halves"):
+        model.logits(batch, KvStorage(of, BLOCKS))
+
+
+def test_a_shape_that_the_kernels_cannot_run_is_refused_by_name_and_passed_on_by_auto():
+    of = config((4, 4, 8, 64, 96, False, False))
+    with pytest.raises(ConfigError, match="multiples of 16"):
+        place(of, random_weights(of, 8), kernels="cpu", weights="f32")
+    assert place(of, random_weights(of, 8), kernels="auto").signature.startswith("eager")
