@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import isfinite
 from typing import Literal, Protocol
 
 from firstlight.shared.blocks import BLOCK_TOKENS, Buffer
@@ -10,7 +11,36 @@ from firstlight.shared.engine.kv.manager import Moves
 from firstlight.shared.engine.sampler import Sampled
 from firstlight.shared.errors import ConfigError, FirstlightError
 from firstlight.shared.sampling import Draw
-from firstlight.shared.types import FinishReason, HintCount, TokenLogprobs
+from firstlight.shared.types import FinishReason, HintCount, Priority, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Slas:
+    """Seconds to the first id that each priority class is promised.
+
+    They order a class (who is due first), and are what waiting is measured by: see `engine.queue`.
+    """
+
+    critical_s: float = 0.5
+    interactive_s: float = 1.0
+    batch_s: float = 8.0
+    best_effort_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` unless they are above 0 and none is below that of a higher class."""
+        least_s = 0.0
+        for one in Priority:
+            name, value_s = f"{one.name.lower()}_s", self.of(one)
+            if not (value_s > 0 and least_s <= value_s and isfinite(value_s)):
+                raise ConfigError(
+                    f"slas.{name} is {value_s}, not above 0 and at least {least_s}, "
+                    "what the class above is promised"
+                )
+            least_s = value_s
+
+    def of(self, priority: int) -> float:
+        """Of one class."""
+        return (self.critical_s, self.interactive_s, self.batch_s, self.best_effort_s)[priority]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +67,12 @@ class EngineConfig:
     hint_ids_max: int = 7
     """Most drafted ids of one sequence in a step."""
     credit_timeout_s: float = 30.0
-    ageing_s: float = 5.0
-    """A wait of this length lifts a sequence by one priority."""
+    slas: Slas = Slas()
+    ageing_slas: float = 8.0
+    """A wait of this many times its class's SLA lifts a sequence to the class above."""
+    preemptions_max: int = 8
+    """So often a sequence may lose its place to more important ones that want to run; after that
+    it loses it only to a lack of blocks."""
     speculation: Literal["auto", "always", "off"] = "auto"
 
     def __post_init__(self) -> None:
@@ -46,10 +80,10 @@ class EngineConfig:
         for name in ("blocks", "context_max", "sequences_max", "prefill_chunk"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, not at least 1")
-        for name in ("step_max_ms", "step_alone_max_ms", "credit_timeout_s", "ageing_s"):
+        for name in ("step_max_ms", "step_alone_max_ms", "credit_timeout_s", "ageing_slas"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, not above 0")
-        for name in ("waiting_max", "hint_ids_max", "host_blocks"):
+        for name in ("waiting_max", "hint_ids_max", "host_blocks", "preemptions_max"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, not at least 0")
         if self.step_tokens_max <= self.sequences_max:

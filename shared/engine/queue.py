@@ -1,24 +1,35 @@
 """Who is served first: the order among waiting sequences, and its inverse, who gives way.
 
-Priority, lifted by one class for every `ageing_s` of waiting, so that nothing starves; then the
-earliest deadline (in seconds, so that arrivals at about the same time count as equal), then the
-shortest prefill, then arrival.
+Priority class, then who is due first (arrival and the SLA of its class), then the earliest deadline
+of its own, then the shortest prefill, then arrival. Times count in whole seconds, so that arrivals
+at about the same time are equals.
+
+Waiting `ageing_slas` times the SLA of a class lifts a sequence to the class above, where it waits
+on as one of that class does, up to the highest. So it is there after a fixed time, and what it is
+due does not change on the way: whoever arrives after that instant stands behind it. Those before it
+are finitely many, each ends after at most its `max_tokens`, and nobody overtakes: that is why all
+are served, whatever keeps coming.
 """
 
+from firstlight.shared.engine.plan import EngineConfig
 from firstlight.shared.engine.sequence import Sequence
 
-Importance = tuple[int, int, int, float]
+Importance = tuple[int, int, int, int, float]
 
 
-def level(sequence: Sequence, now: float, ageing_s: float) -> int:
-    """Priority class after ageing; may go below 0."""
-    return int(sequence.request.priority) - int(sequence.waiting_s(now) / ageing_s)
+def level(sequence: Sequence, now: float, config: EngineConfig) -> int:
+    """Priority class after ageing; 0 is the highest."""
+    reached, waited_s = int(sequence.request.priority), sequence.waiting_s(now)
+    while reached and waited_s >= (lift_s := config.ageing_slas * config.slas.of(reached)):
+        reached, waited_s = reached - 1, waited_s - lift_s
+    return reached
 
 
-def importance(sequence: Sequence, now: float, ageing_s: float) -> Importance:
+def importance(sequence: Sequence, now: float, config: EngineConfig) -> Importance:
     """Sorts the most important sequence first."""
     return (
-        level(sequence, now, ageing_s),
+        level(sequence, now, config),
+        int(sequence.due_s),
         int(sequence.deadline_s),
         sequence.uncached_tokens,
         sequence.arrived_s,

@@ -8,7 +8,8 @@
 A sequence that needs a block when none is left preempts the least important one, which goes back to
 the queue and is computed again later; the order of importance is total, so the most important one
 always gets on. A waiting sequence is admitted when its whole prefix fits, and pushes aside only
-sequences of a lower class that have not waited for their place.
+sequences of a lower class that have not waited their way up to its own, and each of them
+`preemptions_max` times at most: a storm of important requests ends in everybody's progress.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from firstlight.shared.blocks import BLOCK_TOKENS, blocks_for
 from firstlight.shared.drafting.steptimes import StepTimes
 from firstlight.shared.engine.kv.manager import KvManager, Loading
 from firstlight.shared.engine.plan import EngineConfig, Turn, TurnEvent
-from firstlight.shared.engine.queue import Importance, WaitingQueue, importance
+from firstlight.shared.engine.queue import Importance, WaitingQueue, importance, level
 from firstlight.shared.engine.sequence import Sequence
 from firstlight.shared.errors import DeadlineError, FirstlightError
 
@@ -92,6 +93,8 @@ class Scheduler:
 
     def add(self, sequence: Sequence, now: float) -> None:
         """A new sequence waits."""
+        promised_s = self._config.slas.of(sequence.request.priority)
+        sequence.due_s = min(sequence.arrived_s + promised_s, sequence.deadline_s)
         self._enqueue(sequence, now)
 
     def remove(self, request: str, *, trusted: bool = True) -> list[int]:
@@ -163,7 +166,7 @@ class Scheduler:
 
     def rank(self, sequence: Sequence, now: float) -> Importance:
         """Sorts the most important sequence first."""
-        return importance(sequence, now, self._config.ageing_s)
+        return importance(sequence, now, self._config)
 
     def _plan_decodes(self, now: float) -> None:
         ready = [
@@ -274,14 +277,16 @@ class Scheduler:
         return blocks_for(sequence.known) - held <= self._kv.available - promised
 
     def _lesser(self, sequence: Sequence, now: float) -> Sequence | None:
-        """Whom a waiting sequence may push aside: the stalled, and the lower that just came."""
+        """Whom a waiting sequence may push aside: the stalled, and those of a lower class."""
+        own, most = level(sequence, now, self._config), self._config.preemptions_max
         able = [
             one
             for one in self._running.values()
             if one.stalled
             or (
                 one.request.priority > sequence.request.priority
-                and one.waited_s < self._config.ageing_s
+                and level(one, now, self._config) > own
+                and one.preempted < most
             )
         ]
         return max(able, key=lambda one: (one.stalled, self.rank(one, now)), default=None)
@@ -302,6 +307,7 @@ class Scheduler:
         self._note(victim, Turn.PREEMPTED, victim.computed)
         victim.computed = victim.published = 0
         self.preemptions += 1
+        victim.preempted += 1
         self._enqueue(victim, now)
 
     def _note(self, sequence: Sequence, turn: Turn, tokens: int = 0) -> None:

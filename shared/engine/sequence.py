@@ -30,6 +30,10 @@ class Sequence:
         self.hashes = block_hashes(self._root, self.ids)
         self.arrived_s = now
         self.deadline_s = now + request.budget_s
+        self.due_s = self.deadline_s
+        """When its first id is due by the SLA of its class; the scheduler knows that."""
+        self.preempted = 0
+        """How often it lost its place."""
         self.queued_since_s: float | None = now
         """None while it runs."""
         self.waited_s = 0.0

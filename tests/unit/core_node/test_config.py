@@ -6,7 +6,7 @@ import pytest
 
 from firstlight.core_node.config import CoreSettings
 from firstlight.shared.config import load_settings, print_settings
-from firstlight.shared.engine.plan import EngineConfig
+from firstlight.shared.engine.plan import EngineConfig, Slas
 from firstlight.shared.errors import ConfigError
 
 
@@ -24,6 +24,11 @@ def test_a_section_may_name_some_keys_only(tmp_path: Path) -> None:
     settings = load(tmp_path, "engine: {blocks: 64, speculation: 'off'}\nmodel: {threads: 2}\n")
     assert settings.engine == EngineConfig(blocks=64, speculation="off")
     assert settings.model.threads == 2
+
+
+def test_one_sla_of_a_class_may_be_set_alone(tmp_path: Path) -> None:
+    settings = load(tmp_path, "engine: {slas: {batch_s: 5}}\n")
+    assert settings.engine.slas == Slas(batch_s=5)
 
 
 def test_what_is_printed_reads_back(tmp_path: Path) -> None:

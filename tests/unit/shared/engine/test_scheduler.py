@@ -1,14 +1,18 @@
 """Who runs next: the order, the budget, admission and preemption."""
 
-from doubles import Answers, config, engine, request, sequence
+import pytest
+from doubles import Answers, alone, config, engine, request, sequence
 
 from firstlight.shared.drafting.steptimes import StepTimes
 from firstlight.shared.engine.kv.manager import KvManager
-from firstlight.shared.engine.plan import Turn, TurnEvent
+from firstlight.shared.engine.plan import Slas, Turn, TurnEvent
+from firstlight.shared.engine.queue import level
 from firstlight.shared.engine.scheduler import Scheduler, Work
+from firstlight.shared.errors import ConfigError
 from firstlight.shared.types import Priority
 
 TIMES = StepTimes()
+FAR = 10_000
 
 
 def scheduler(**changes: object) -> Scheduler:
@@ -41,11 +45,83 @@ def test_with_like_deadlines_the_shortest_prefill_is_first():
     assert names(plans.plan(0.0, TIMES)) == ["short"]
 
 
-def test_waiting_lifts_a_sequence_above_a_fresh_one_of_a_higher_class():
-    plans = scheduler(sequences_max=1)
+def test_within_a_class_what_is_due_first_by_its_sla_is_first():
+    plans = scheduler(sequences_max=1, slas=Slas(interactive_s=2.0))
+    plans.add(sequence(request("early", range(20)), now=1.0), 1.0)
+    plans.add(sequence(request("late", range(5)), now=2.0), 2.0)
+    assert names(plans.plan(2.0, TIMES)) == ["early"]
+
+
+@pytest.mark.parametrize(("now", "first"), [(15.9, "fresh"), (16.0, "batch")])
+def test_waiting_twice_the_sla_of_its_class_lifts_above_fresh_ones_if_so_configured(now, first):
+    plans = scheduler(sequences_max=1, ageing_slas=2.0)
     plans.add(sequence(request("batch", priority=Priority.BATCH)), 0.0)
-    plans.add(sequence(request("fresh"), now=11.0), 11.0)
-    assert names(plans.plan(11.0, TIMES)) == ["batch"]
+    plans.add(sequence(request("fresh"), now=now), now)
+    assert names(plans.plan(now, TIMES)) == [first]
+
+
+def test_who_arrived_with_those_of_the_higher_class_stays_behind_them_however_long_all_wait():
+    plans = scheduler(sequences_max=1, ageing_slas=1.0)
+    plans.add(sequence(request("batch", priority=Priority.BATCH)), 0.0)
+    plans.add(sequence(request("interactive")), 0.0)
+    assert names(plans.plan(100.0, TIMES)) == ["interactive"]
+
+
+def test_every_class_is_at_the_top_after_a_time_that_the_slas_say():
+    slas, limits = Slas(0.5, 1.0, 8.0, 30.0), config(ageing_slas=2.0)
+    one = sequence(request(priority=Priority.BEST_EFFORT))
+    levels = [level(one, now, config(slas=slas, ageing_slas=2.0)) for now in (59, 60, 76, 77.9, 78)]
+    assert levels == [3, 2, 1, 1, 0]
+    assert level(one, 1e6, limits) == 0
+
+
+@pytest.mark.parametrize("low", [Priority.BATCH, Priority.BEST_EFFORT])
+@pytest.mark.parametrize("high", [Priority.CRITICAL, Priority.INTERACTIVE])
+def test_nothing_starves_however_many_more_important_requests_keep_coming(low, high):
+    """Twice what the engine can do keeps coming; one of a lower class comes early and ends."""
+    core, _ = engine(sequences_max=2, waiting_max=8, ageing_slas=1.0, host_blocks=4)
+    answers, now, count = Answers(), 0.0, 0
+    while "low" not in answers.finish:
+        while core.load().queued < 8:
+            core.add(request(f"h{count}", priority=high), epoch=1, credit=FAR, now=now)
+            count += 1
+            if count == 3:
+                one = request("low", priority=low, max_tokens=20)
+                core.add(one, epoch=1, credit=FAR, now=now)
+        answers.step(core, now)
+        now += 0.1
+        assert now < 30.0 + 8.0 + 1.0 + 10.0
+    assert now > Slas().of(low)
+    assert not answers.errors
+
+
+def test_a_storm_of_more_important_requests_pushes_a_sequence_aside_only_so_often():
+    core, _ = engine(sequences_max=1, waiting_max=8, preemptions_max=3)
+    one = request("low", max_tokens=30, priority=Priority.BATCH)
+    core.add(one, epoch=1, credit=FAR, now=0.0)
+    answers, count = Answers(), 0
+    while "low" not in answers.finish:  # the time stands still: no ageing helps
+        answers.step(core, 0.0)
+        if core.load().queued == 0:
+            high = request(f"h{count}", max_tokens=1, priority=Priority.CRITICAL)
+            core.add(high, epoch=1, credit=FAR, now=0.0)
+            count += 1
+        assert answers.steps < 100
+    assert core.preemptions == 3
+    assert answers.ids["low"] == alone(one)
+
+
+@pytest.mark.parametrize(
+    ("slas", "says"),
+    [
+        ({"interactive_s": 0.0}, "slas.interactive_s is 0.0"),
+        ({"batch_s": 0.5}, "slas.batch_s is 0.5, not above 0 and at least 1.0"),
+        ({"best_effort_s": float("inf")}, "slas.best_effort_s is inf"),
+    ],
+)
+def test_slas_that_make_no_sense_are_a_configuration_error(slas, says):
+    with pytest.raises(ConfigError, match=says):
+        Slas(**slas)
 
 
 def test_a_long_prompt_adds_one_chunk_to_a_step_and_decodes_come_first():
@@ -151,7 +227,7 @@ def test_a_running_prefill_goes_on_when_a_more_important_sequence_finds_no_place
     one.add(low, 0.0)
     assert [work.sequence.id for work in one.plan(0.0, StepTimes())] == ["low"]
     low.computed += 16
-    low.waited_s = limits.ageing_s  # so that nobody may push it aside
+    low.preempted = limits.preemptions_max  # so that nobody may push it aside
     one.add(sequence(request("high", range(20), priority=Priority.CRITICAL)), 0.0)
     assert [work.sequence.id for work in one.plan(0.0, StepTimes())] == ["low"]
 
