@@ -113,7 +113,8 @@ class PagedRunner:
     def move(self, moves: Moves) -> None:
         self.moved.append(moves)
         for block, slot in moves.saves:
-            self.host[slot] = self.read_block(block)
+            start = block * BLOCK_TOKENS  # a block that is not full may be saved, but not read
+            self.host[slot] = self.slots[start : start + BLOCK_TOKENS].tobytes()
         for slot, block in moves.fills:
             start = block * BLOCK_TOKENS
             self.slots[start : start + BLOCK_TOKENS] = np.frombuffer(self.host[slot], np.int64)

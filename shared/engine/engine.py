@@ -52,7 +52,8 @@ class Engine:
         self.distrust: Callable[[Collection[bytes]], None] = lambda hashes: None
         """Hears of blocks that no tier may keep."""
         self._kv = KvManager(config.blocks, config.host_blocks)
-        self._scheduler = Scheduler(config, self._kv)
+        block_copy_ms = runner.block_bytes / config.copy_bytes_per_s * 1000
+        self._scheduler = Scheduler(config, self._kv, block_copy_ms=block_copy_ms)
         self._controller = Controller()
         self._times = StepTimes()
         self._drafts: dict[str, Draft] = {}
@@ -221,6 +222,11 @@ class Engine:
     def preemptions(self) -> int:
         """How often a sequence lost its blocks to a more important one."""
         return self._scheduler.preemptions
+
+    @property
+    def offloads(self) -> int:
+        """How many of these preemptions copied to the host tier; the others compute again."""
+        return self._scheduler.offloads
 
     def load(self) -> Load:
         """What a core says of itself; the link fills in what only it knows."""

@@ -51,6 +51,9 @@ class EngineConfig:
     """KV blocks of 16 tokens in the pool."""
     host_blocks: int = 256
     """Blocks of the host tier, which gets what the pool evicts and other nodes send; 0: none."""
+    copy_bytes_per_s: float = 4e9
+    """Assumed of copies between the two tiers, one way: says whether a sequence that loses its
+    place is copied to the host tier or computed again."""
     context_max: int = 8192
     """Tokens of one sequence, prompt and answer; a core cuts it to what its model can hold."""
     sequences_max: int = 16
@@ -80,7 +83,13 @@ class EngineConfig:
         for name in ("blocks", "context_max", "sequences_max", "prefill_chunk"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, not at least 1")
-        for name in ("step_max_ms", "step_alone_max_ms", "credit_timeout_s", "ageing_slas"):
+        for name in (
+            "step_max_ms",
+            "step_alone_max_ms",
+            "credit_timeout_s",
+            "ageing_slas",
+            "copy_bytes_per_s",
+        ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, not above 0")
         for name in ("waiting_max", "hint_ids_max", "host_blocks", "preemptions_max"):
@@ -202,7 +211,7 @@ class Turn(StrEnum):
     """It has a place; `tokens` of it were cached."""
     FIRST_STEP = "first step"
     PREEMPTED = "preempted"
-    """It lost its place; `tokens` are to be computed again."""
+    """It lost its place; `tokens` are to be computed again, none if they went to the host tier."""
     STALLED = "stalled"
     """It stands at its credit: the client has not read on."""
     RESUMED = "resumed"

@@ -6,9 +6,10 @@
                a sequence that meets blocks which were loaded for it goes on behind them
 
 A sequence that needs a block when none is left preempts the least important one, which goes back to
-the queue and is computed again later; the order of importance is total, so the most important one
-always gets on. A waiting sequence is admitted when its whole prefix fits, and pushes aside only
-sequences of a lower class that have not waited their way up to its own, and each of them
+the queue. What it had computed goes to the host tier if copying it there and back takes less time
+than computing it again, else it is computed again. The order of importance is total, so the most
+important one always gets on. A waiting sequence is admitted when its whole prefix fits, and pushes
+aside only sequences of a lower class that have not waited their way up to its own, and each of them
 `preemptions_max` times at most: a storm of important requests ends in everybody's progress.
 """
 
@@ -47,13 +48,18 @@ class Work:
 class Scheduler:
     """Sequences that run (hold blocks) and that wait (hold none)."""
 
-    def __init__(self, config: EngineConfig, kv: KvManager) -> None:
+    def __init__(self, config: EngineConfig, kv: KvManager, *, block_copy_ms: float = 0.0) -> None:
+        """`block_copy_ms`: of one block between the tiers, one way."""
         self._config, self._kv = config, kv
+        self._block_copy_ms, self._prefill_ms_per_token = block_copy_ms, 0.0
         self._running: dict[str, Sequence] = {}
         self._waiting = WaitingQueue()
         self._works: dict[str, Work] = {}
         self._turns: list[TurnEvent] = []
         self.preemptions = 0
+        """How often a sequence lost its place."""
+        self.offloads = 0
+        """How often of these its KV went to the host tier."""
         self._met: list[str] = []
 
     @property
@@ -104,6 +110,9 @@ class Scheduler:
             return []
         self.settle(sequence)
         self._waiting.discard(request)
+        if sequence.parked is not None:
+            self._kv.unpark(sequence.parked)
+            sequence.parked = None
         if self._running.pop(request, None) is None:
             return []
         if not trusted:
@@ -154,6 +163,7 @@ class Scheduler:
     def plan(self, now: float, times: StepTimes) -> list[Work]:
         """Work for the next step: no more tokens than the budget, all with blocks to write to."""
         self._works = {}
+        self._prefill_ms_per_token = times.prefill_ms_per_token
         for sequence in self.all():
             self._look(sequence)
         self._plan_decodes(now)
@@ -210,7 +220,7 @@ class Scheduler:
             return False
         here = sequence.computed
         if sequence.id not in self._running:
-            here = self._kv.leading(sequence.hashes, sequence.known) * BLOCK_TOKENS
+            here = self._here(sequence)
         return loading.front * BLOCK_TOKENS > here
 
     def _look(self, sequence: Sequence) -> None:
@@ -259,12 +269,21 @@ class Scheduler:
             self._preempt(victim, now)
         self._waiting.take(sequence.id, now)
         self._running[sequence.id] = sequence
-        sequence.computed = self._kv.attach(sequence.table, sequence.hashes, sequence.known)
-        sequence.published = len(sequence.table)
+        self._attach(sequence)
         if sequence.cached_tokens is None:
             sequence.cached_tokens = min(sequence.computed, len(sequence.request.prompt))
         self._note(sequence, Turn.ADMITTED, sequence.computed)
         return True
+
+    def _attach(self, sequence: Sequence) -> None:
+        """Start behind what was parked for it, or what is cached of its prefix."""
+        parked, sequence.parked = sequence.parked, None
+        if parked is not None and (tokens := self._kv.resume(sequence.table, parked)):
+            sequence.computed = tokens
+            sequence.published = min(parked.published, tokens // BLOCK_TOKENS)
+            return
+        sequence.computed = self._kv.attach(sequence.table, sequence.hashes, sequence.known)
+        sequence.published = len(sequence.table)
 
     def _fits(self, sequence: Sequence) -> bool:
         if len(self._running) >= self._config.sequences_max:
@@ -303,17 +322,32 @@ class Scheduler:
     def _preempt(self, victim: Sequence, now: float) -> None:
         self._works.pop(victim.id, None)
         del self._running[victim.id]
+        if self._copying_pays(victim):
+            victim.parked = self._kv.park(
+                victim.table, victim.hashes, victim.computed, victim.published
+            )
         self._kv.release(victim.table)
-        self._note(victim, Turn.PREEMPTED, victim.computed)
+        self.offloads += victim.parked is not None
+        lost = 0 if victim.parked is not None else victim.computed
+        self._note(victim, Turn.PREEMPTED, lost)
         victim.computed = victim.published = 0
         self.preemptions += 1
         victim.preempted += 1
         self._enqueue(victim, now)
 
+    def _copying_pays(self, victim: Sequence) -> bool:
+        """Whether its KV is copied out and back faster than it is computed; no, until measured."""
+        copy_ms = 2 * blocks_for(victim.computed) * self._block_copy_ms
+        return copy_ms < victim.computed * self._prefill_ms_per_token
+
+    def _here(self, sequence: Sequence) -> int:
+        """Leading tokens that a waiting sequence will not have to compute."""
+        parked = 0 if sequence.parked is None else sequence.parked.tokens
+        return max(parked, self._kv.leading(sequence.hashes, sequence.known) * BLOCK_TOKENS)
+
     def _note(self, sequence: Sequence, turn: Turn, tokens: int = 0) -> None:
         self._turns.append(TurnEvent(sequence.id, turn, sequence.known, tokens))
 
     def _enqueue(self, sequence: Sequence, now: float) -> None:
-        here = self._kv.leading(sequence.hashes, sequence.known)
-        sequence.uncached_tokens = sequence.known - here * BLOCK_TOKENS
+        sequence.uncached_tokens = sequence.known - self._here(sequence)
         self._waiting.push(sequence, now)

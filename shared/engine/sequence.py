@@ -1,7 +1,7 @@
 """One answer in the making: its ids, how many of them are computed, and which blocks hold them."""
 
 from firstlight.shared.blocks import BLOCK_TOKENS, block_hashes, next_hash, root_hash
-from firstlight.shared.engine.kv.manager import Loading
+from firstlight.shared.engine.kv.manager import Loading, Parked
 from firstlight.shared.errors import SlowClientError
 from firstlight.shared.sampling import Draw, History
 from firstlight.shared.types import Request
@@ -26,6 +26,8 @@ class Sequence:
         """Leading blocks of the table that the prefix index knows."""
         self.loading: Loading | None = None
         """Blocks of its prefix that are on their way here."""
+        self.parked: Parked | None = None
+        """What it had computed when it lost its place, while it waits."""
         self._root = root_hash(tokenizer_hash=request.tokenizer_hash, salt=request.salt)
         self.hashes = block_hashes(self._root, self.ids)
         self.arrived_s = now

@@ -107,11 +107,13 @@ class TimedRunner:
 
     def read_block(self, block: int) -> bytes:
         """The digests and ids of a block of the pool."""
-        return self._pool[block].tobytes()
+        payload: bytes = self._pool[block].tobytes()
+        return payload
 
     def read_slot(self, slot: int) -> bytes:
         """As `read_block`, of the host tier."""
-        return self._host[slot].tobytes()
+        payload: bytes = self._host[slot].tobytes()
+        return payload
 
     def write_slot(self, slot: int, payload: Buffer) -> None:
         """What `read_block` gave."""

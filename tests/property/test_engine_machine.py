@@ -2,6 +2,7 @@
 
 from random import Random
 
+import pytest
 from doubles import VOCAB, Answers, PagedRunner, alone, block_of, config, request
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -259,12 +260,18 @@ TestEngineMachine = EngineMachine.TestCase
 TestEngineMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 
 
-def test_a_crowd_on_a_tiny_pool_ends_well_and_says_what_each_says_alone():
+@pytest.mark.parametrize("host_blocks", [0, 3, 24])
+def test_a_crowd_on_a_tiny_pool_ends_well_and_says_what_each_says_alone(host_blocks):
     random = Random(4)
-    core = Engine(
-        PagedRunner(8),
-        config(blocks=8, context_max=120, sequences_max=4, waiting_max=40, speculation="always"),
+    limits = config(
+        blocks=8,
+        context_max=120,
+        sequences_max=4,
+        waiting_max=40,
+        speculation="always",
+        host_blocks=host_blocks,
     )
+    core = Engine(PagedRunner(8), limits)
     asked = [
         request(
             f"r{n}",
@@ -290,4 +297,5 @@ def test_a_crowd_on_a_tiny_pool_ends_well_and_says_what_each_says_alone():
         now += 0.05
         assert answers.steps < 3000
     assert core.preemptions > 0
+    assert (core.offloads > 0) == (host_blocks > 0)
     assert answers.ids == {one.id: truth_of(one) for one in asked}

@@ -47,6 +47,17 @@ class Loading:
     """Of block `end` − 1 first, held."""
 
 
+@dataclass(slots=True)
+class Parked:
+    """KV of a sequence that lost its place, in slots of the host tier that it holds."""
+
+    tokens: int
+    published: int
+    """Leading blocks that the prefix index knew."""
+    slots: list[tuple[int, bytes | None]]
+    """(slot, hash) a block; None: it cannot be found, as a last one that is not full."""
+
+
 class KvManager:
     """All block tables go through it; tables are the sequences' own lists of block numbers."""
 
@@ -64,6 +75,9 @@ class KvManager:
         """Held blocks whose content is not to be trusted."""
         self._scrubs: list[int] = []
         """The same of blocks that were let go since."""
+        self._parked_slots_max = host_slots // 2
+        """The rest stays for what is evicted, and for what arrives."""
+        self._parked_slots = 0
 
     @property
     def counts(self) -> BlockCounts:
@@ -204,6 +218,7 @@ class KvManager:
         """Put what has landed behind `computed` tokens into a table that has blocks for it."""
         assert len(table) >= loading.end, (len(table), loading.end)
         for index in range(computed // BLOCK_TOKENS, loading.end):
+            self._unfill(table[index])  # what was parked of it is in the loaded block too
             self._fill(table[index], loading.slots[loading.end - 1 - index])
         self.abandon(loading)
 
@@ -211,6 +226,58 @@ class KvManager:
         """Nobody waits for these blocks any more; those that are here stay cached."""
         while loading.slots:
             self._host.drop(loading.slots.pop())
+
+    def park(
+        self, table: list[int], hashes: Sequence[bytes], tokens: int, published: int
+    ) -> Parked | None:
+        """Put the first `tokens` tokens of a table into the host tier; the table stays as it is.
+
+        None, if there is no room for all of them, or if they are not to be trusted.
+        """
+        blocks = table[: blocks_for(tokens)]
+        over = self._parked_slots + len(blocks) > self._parked_slots_max
+        if over or not self._tainted.isdisjoint(blocks):
+            return None
+        parked = Parked(tokens, published, [])
+        for index, block in enumerate(blocks):
+            full = (index + 1) * BLOCK_TOKENS <= tokens
+            slot = self._slot_for(block, hashes[index] if full else None)
+            if slot is None:
+                self.unpark(parked)
+                return None
+            findable = full and self._host.find(hashes[index]) == slot
+            parked.slots.append((slot, hashes[index] if findable else None))
+            self._parked_slots += 1
+        return parked
+
+    def resume(self, table: list[int], parked: Parked) -> int:
+        """Fill an empty table with what was parked and let go of that; returns its tokens.
+
+        None of them if some of it was flushed, or is not to be trusted any more.
+        """
+        assert not table, table
+        known = all(name in (None, self._host.named(slot)) for slot, name in parked.slots)
+        for slot, name in parked.slots if known else ():
+            block = None if name is None else self._prefix.find(name)
+            if block is not None:
+                self._pool.share(block)
+                self._prefix.wake(block)
+                table.append(block)
+            elif not self._restore(table, slot):
+                break
+            elif name is not None and (len(table) == 1 or self._prefix.indexed(table[-2])):
+                self._prefix.put(name, table[-1])
+        tokens = min(parked.tokens, len(table) * BLOCK_TOKENS)
+        self.unpark(parked)
+        return tokens
+
+    def unpark(self, parked: Parked) -> None:
+        """Let go of what was parked; what can be found stays cached."""
+        while parked.slots:
+            slot, _ = parked.slots.pop()
+            self._parked_slots -= 1
+            if self._host.drop(slot):
+                self._saves.pop(slot, None)
 
     def find(self, block_hash: bytes) -> tuple[int | None, int | None]:
         """(block, slot) that holds a block now, after the moves; None where it is not."""
@@ -245,6 +312,22 @@ class KvManager:
         self._pool.check()
         self._host.pool.check()
 
+    def _slot_for(self, block: int, block_hash: bytes | None) -> int | None:
+        """A slot that has, or will get, what a block holds; held. None: there is no room."""
+        slot = self._fills.get(block)  # not copied yet: the block does not have it
+        if slot is None and block_hash is not None and self._prefix.indexed(block):
+            slot = self._host.find(block_hash)
+            if slot is None and (slot := self._place(block_hash)) is not None:
+                self._saves[slot] = block
+        elif slot is None:
+            slot = self._place(None)
+            if slot is not None:
+                self._saves[slot] = block
+            return slot
+        if slot is not None:
+            self._host.hold(slot)
+        return slot
+
     def _restore(self, table: list[int], slot: int) -> bool:
         self._host.hold(slot)  # or the eviction for its block might take it
         grown = self.grow(table, (len(table) + 1) * BLOCK_TOKENS)
@@ -269,8 +352,9 @@ class KvManager:
             if slot is not None:
                 self._saves[slot] = block
 
-    def _place(self, block_hash: bytes) -> int | None:
-        placed = self._host.place(block_hash)
+    def _place(self, block_hash: bytes | None) -> int | None:
+        """A slot for a block, cached; held, if it has no hash."""
+        placed = self._host.lend() if block_hash is None else self._host.place(block_hash)
         if placed is None:
             return None
         slot, evicted = placed

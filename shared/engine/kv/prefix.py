@@ -31,6 +31,10 @@ class PrefixIndex:
         """Whether the block can be found."""
         return block in self._hashes
 
+    def name(self, block: int) -> bytes | None:
+        """The hash by which a block can be found."""
+        return self._hashes.get(block)
+
     def put(self, block_hash: bytes, block: int) -> None:
         """Make a full committed block findable."""
         assert block_hash not in self._blocks, block

@@ -1,0 +1,169 @@
+"""A sequence that loses its place: copied to the host tier and back if that is cheaper."""
+
+import pytest
+from doubles import Answers, PagedRunner, alone, engine, request
+
+from firstlight.shared.blocks import block_hashes, root_hash
+from firstlight.shared.engine.engine import Engine
+from firstlight.shared.engine.kv.manager import KvManager, Loading, Parked
+from firstlight.shared.engine.plan import Turn, TurnEvent
+from firstlight.shared.types import Priority
+
+FAR = 10_000
+LOW = request("low", range(37), max_tokens=9, priority=Priority.BATCH)
+HIGH = request("high", range(60, 64), max_tokens=3, priority=Priority.CRITICAL)
+
+
+def pushed_aside(**changes: object) -> tuple[Engine, PagedRunner, Answers]:
+    """An engine of one place, in which `HIGH` has just taken that of `LOW`, at position 39."""
+    limits = {"sequences_max": 1, "host_blocks": 8, "speculation": "off", "prefill_chunk": 39}
+    core, runner = engine(**{**limits, **changes})
+    answers = Answers()
+    core.add(LOW, epoch=1, credit=FAR, now=0.0)
+    answers.step(core, 0.0)
+    answers.step(core, 0.0)
+    assert len(answers.ids["low"]) == 2
+    core.add(HIGH, epoch=1, credit=FAR, now=0.0)
+    answers.step(core, 0.0)
+    return core, runner, answers
+
+
+def test_what_is_copied_is_not_computed_again_its_last_partial_block_included():
+    core, runner, answers = pushed_aside()
+    assert (core.preemptions, core.offloads) == (1, 1)
+    assert core.host_blocks.used == 3
+    answers.drain(core)
+    assert runner.rows == [37, 1, 4, 1, 1, *[1] * 7]
+    assert answers.ids == {"low": alone(LOW), "high": alone(HIGH)}
+    assert core.host_blocks.used == 0
+
+
+def test_a_step_says_that_nothing_is_to_be_computed_again():
+    core, _ = engine(sequences_max=1, host_blocks=8)
+    core.add(request("low", range(20), priority=Priority.BATCH), epoch=1, credit=FAR, now=0.0)
+    core.step(0.0)
+    core.add(HIGH, epoch=1, credit=FAR, now=0.0)
+    assert core.step(0.0).turns[0] == TurnEvent("low", Turn.PREEMPTED, known=21, tokens=0)
+
+
+def test_copies_that_take_longer_than_computing_are_not_made():
+    """3 blocks of 128 bytes there and back against 38 tokens at (57 ms − a row) / 37."""
+    just = 2 * 3 * 128 / (38 * 57 / 37) * 1000
+    for bytes_per_s, offloads in ((just * 0.9, 0), (just * 1.1, 1)):
+        core, runner, answers = pushed_aside(copy_bytes_per_s=bytes_per_s)
+        assert (core.preemptions, core.offloads) == (1, offloads)
+        answers.drain(core)
+        assert answers.ids["low"] == alone(LOW)
+        if not offloads:
+            assert runner.rows[5] == 39 - 32  # two blocks were cached still
+
+
+@pytest.mark.parametrize(("host_blocks", "offloads"), [(0, 0), (5, 0), (6, 1)])
+def test_those_who_wait_hold_at_most_half_of_the_host_tier(host_blocks, offloads):
+    core, _, answers = pushed_aside(host_blocks=host_blocks)
+    assert core.offloads == offloads
+    assert answers.drain(core).ids["low"] == alone(LOW)
+
+
+def test_a_cancelled_sequence_lets_go_of_what_was_copied():
+    core, _, _ = pushed_aside()
+    core.cancel("low")
+    assert (core.host_blocks.used, core.host_blocks.cached, core.host_blocks.free) == (0, 2, 6)
+
+
+def test_after_a_flush_it_is_computed_again():
+    core, runner, answers = pushed_aside()
+    core.flush_cache()
+    answers.drain(core)
+    assert runner.rows[5] == 39
+    assert answers.ids["low"] == alone(LOW)
+
+
+def test_what_is_not_to_be_trusted_any_more_is_computed_again():
+    """Another with the same prefix fails: the copies that the first waits with may be as bad."""
+    poison = 90
+    runner = PagedRunner(32, poison=frozenset({poison}))
+    assert poison not in alone(LOW)
+    core, _ = engine(runner, sequences_max=1, host_blocks=8, speculation="off", prefill_chunk=39)
+    answers = Answers()
+    core.add(LOW, epoch=1, credit=FAR, now=0.0)
+    answers.step(core, 0.0)
+    bad = request("bad", [*range(36), poison], priority=Priority.CRITICAL)
+    core.add(bad, epoch=1, credit=FAR, now=0.0)
+    answers.step(core, 0.0)
+    assert core.offloads == 1
+    assert "not finite" in answers.errors["bad"].message
+    answers.drain(core)
+    assert runner.rows[2] == 38
+    assert answers.ids["low"] == alone(LOW)
+
+
+def test_what_other_requests_evict_from_the_pool_comes_back_from_where_it_was_copied():
+    core, runner, answers = pushed_aside(blocks=6, context_max=96, waiting_max=20)
+    for n in range(5):
+        other = request(f"o{n}", range(n, n + 70), max_tokens=1, priority=Priority.CRITICAL)
+        core.add(other, epoch=1, credit=FAR, now=0.0)
+    answers.drain(core)
+    assert runner.rows[-7:] == [1] * 7
+    assert answers.ids["low"] == alone(LOW)
+
+
+HASHES = block_hashes(root_hash(tokenizer_hash="t", salt=b"s"), range(48))
+
+
+def parked(kv: KvManager, tokens: int) -> tuple[list[int], Parked]:
+    table: list[int] = []
+    assert kv.grow(table, tokens)
+    for index in range(tokens // 16):
+        kv.publish(table, index, HASHES[index])
+    found = kv.park(table, HASHES, tokens, tokens // 16)
+    assert found is not None
+    return list(table), found
+
+
+def test_copies_are_planned_for_what_the_host_tier_does_not_have():
+    kv = KvManager(4, 8)
+    slot = kv.land(HASHES[0])
+    table, _ = parked(kv, 40)
+    assert slot is not None
+    assert [block for block, _ in kv.take_moves().saves] == table[1:]
+
+
+def test_a_sequence_that_comes_back_in_the_plan_that_pushed_it_aside_keeps_its_tokens():
+    kv = KvManager(3, 8)
+    table, found = parked(kv, 40)
+    kv.release(list(table))
+    again: list[int] = []
+    assert kv.resume(again, found) == 40
+    moves = kv.take_moves()
+    assert again[:2] == table[:2]  # were still in the pool
+    assert [block for block, _ in moves.saves] == table
+    assert moves.fills == ((dict(moves.saves)[table[2]], again[2]),)
+    assert kv.host_counts.used == 0
+
+
+def test_pushed_aside_before_its_blocks_are_filled_it_keeps_the_slots_that_have_them():
+    kv = KvManager(3, 8)
+    table, found = parked(kv, 40)
+    kv.release(table)
+    kv.take_moves()
+    again: list[int] = []
+    kv.resume(again, found)
+    twice = kv.park(again, HASHES, 40, 2)
+    assert twice is not None
+    assert kv.take_moves().saves == ()
+
+
+def test_a_block_that_was_loaded_meanwhile_takes_the_place_of_the_partial_one():
+    kv = KvManager(4, 8)
+    table, found = parked(kv, 40)
+    kv.release(table)
+    kv.take_moves()
+    slot = kv.land(HASHES[2])
+    loading = Loading(3, 3)
+    kv.look(loading, HASHES)
+    again: list[int] = []
+    assert kv.resume(again, found) == 40
+    kv.meet(again, loading, 40)
+    assert kv.take_moves().fills == ((slot, again[2]),)
+    assert kv.host_counts.used == 0
