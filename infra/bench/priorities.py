@@ -94,7 +94,7 @@ def serve(requests: list[Request], options: argparse.Namespace, *, priorities: b
             ttft_ms.setdefault(outcome.request, now * 1000)
     assert tokens == len(requests) * options.answer, tokens
     waited = [ms for name, ms in ttft_ms.items() if served[name] is Priority.INTERACTIVE]
-    return Run(waited, tokens / now, engine.preemptions)
+    return Run(waited, tokens / now, engine.counts.preemptions)
 
 
 def _equal(one: Request) -> Request:

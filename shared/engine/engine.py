@@ -9,15 +9,19 @@ change how many steps an answer takes, and never the answer.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
-from math import isfinite
 
-from firstlight.shared.blocks import BLOCK_TOKENS, BlockCounts, Buffer, blocks_for
+from firstlight.shared.blocks import BLOCK_TOKENS, BlockCounts, Buffer
 from firstlight.shared.drafting.controller import Controller
 from firstlight.shared.drafting.steptimes import StepTimes
+from firstlight.shared.engine.check import check_request
 from firstlight.shared.engine.kv.manager import KvManager
+from firstlight.shared.engine.kv.pins import Pins
 from firstlight.shared.engine.plan import (
     EngineConfig,
+    EngineCounts,
+    Handover,
     Outcome,
     Prefix,
     Runner,
@@ -30,8 +34,7 @@ from firstlight.shared.engine.sampler import Sampled
 from firstlight.shared.engine.scheduler import Scheduler, Work
 from firstlight.shared.engine.sequence import Sequence
 from firstlight.shared.engine.speculation import Draft, allot
-from firstlight.shared.errors import CapacityError, FirstlightError, RequestError, StaleError
-from firstlight.shared.sampling import check_sampling
+from firstlight.shared.errors import CapacityError, FirstlightError, StaleError
 from firstlight.shared.stream import ending
 from firstlight.shared.types import FinishReason, HintCount, Load, Request, check_ids
 
@@ -53,6 +56,7 @@ class Engine:
         """Hears of blocks that no tier may keep."""
         self._kv = KvManager(config.blocks, config.host_blocks)
         block_copy_ms = runner.block_bytes / config.copy_bytes_per_s * 1000
+        self._pins = Pins(self._kv, config)
         self._scheduler = Scheduler(config, self._kv, block_copy_ms=block_copy_ms)
         self._controller = Controller()
         self._times = StepTimes()
@@ -60,6 +64,7 @@ class Engine:
         self._ended: list[Outcome] = []
         self._held: list[tuple[bytes, ...]] = []
         self._steps = 0
+        self._hint_ids_offered = self._hint_ids_dropped = 0
 
     def add(
         self,
@@ -69,18 +74,21 @@ class Engine:
         committed: tuple[int, ...] = (),
         credit: int,
         now: float,
+        prefill_only: bool = False,
     ) -> None:
         """Take a request, with the ids committed to it elsewhere, and commit up to `credit`.
 
-        A request that is here already is replaced by a higher epoch; its blocks stay cached. Raises
-        `StaleError`, `RequestError` or `CapacityError`.
+        A request that is here already is replaced by a higher epoch; its blocks stay cached. With
+        `prefill_only` nothing is committed: it ends with a `Handover` once its KV is computed.
+        Raises `StaleError`, `RequestError` or `CapacityError`.
         """
         held = self._scheduler.get(request.id)
         if held is not None and epoch <= held.epoch:
             raise StaleError(
                 f"request {request.id} is here with epoch {held.epoch}, not below {epoch}"
             )
-        self._check(request, committed)
+        vocab = self._runner.vocab
+        check_request(request, committed, self._config, vocab=vocab, prefill_only=prefill_only)
         if held is not None:
             self.cancel(request.id)
         finish = committed and ending(
@@ -89,12 +97,19 @@ class Engine:
             max_tokens=request.max_tokens,
             eos_ids=request.eos_ids,
         )
-        if finish:
-            position = len(request.prompt) + len(committed)
+        position = len(request.prompt) + len(committed)
+        if finish and not prefill_only:
             self._ended.append(Outcome(request.id, epoch, position, (), finish=finish))
             return
         self._check_capacity()
-        sequence = Sequence(request, epoch=epoch, committed=committed, credit=credit, now=now)
+        sequence = Sequence(
+            request,
+            epoch=epoch,
+            committed=committed,
+            credit=position + 1 if prefill_only else credit,
+            now=now,
+            prefill_only=prefill_only,
+        )
         self._scheduler.add(sequence, now)
 
     def candidate(
@@ -106,12 +121,16 @@ class Engine:
         are dropped. The latest offer for a step counts.
         """
         sequence = self._scheduler.get(request)
-        if sequence is None or start != sequence.known:
-            return
         length = min(len(ids), len(sources), self._config.hint_ids_max)
+        if sequence is None or start != sequence.known or not sequence.draft_max:
+            length = 0
         wrong = check_ids(ids[:length], self._runner.vocab)
         length = length if wrong is None else wrong
+        self._hint_ids_offered += len(ids)
+        self._hint_ids_dropped += len(ids) - length
         if length:
+            before = self._drafts.get(request)
+            self._hint_ids_dropped += 0 if before is None else len(before.ids)
             self._drafts[request] = Draft(start, ids[:length], sources[:length])
 
     def prefix(self, request: str) -> Prefix | None:
@@ -156,7 +175,7 @@ class Engine:
     def credit(self, request: str, position: int) -> None:
         """Commit up to this absolute position; a lower one than before is late, and ignored."""
         sequence = self._scheduler.get(request)
-        if sequence is not None:
+        if sequence is not None and not sequence.prefill_only:
             sequence.credit = max(sequence.credit, position)
 
     def cancel(self, request: str) -> None:
@@ -171,6 +190,7 @@ class Engine:
         failures = [(sequence.id, sequence.epoch, error) for sequence, error in expired]
         for sequence, _ in expired:
             self._forget(sequence.id)
+        self._pins.expire(now)
         outcomes, self._ended = self._ended, []
         works = self._plan(now)
         self._move()
@@ -190,8 +210,24 @@ class Engine:
         )
 
     def flush_cache(self) -> None:
-        """Forget all prefixes; running sequences keep their blocks."""
+        """Forget all prefixes and pins; running sequences keep their blocks."""
+        self._pins.clear()
         self._kv.flush()
+
+    def pin(self, hashes: tuple[bytes, ...]) -> None:
+        """Evict a prefix last, given by the hashes of its blocks from the first on.
+
+        It need not be here yet. Raises `RequestError`, or `CapacityError` beyond `pinned_share`.
+        """
+        self._pins.pin(hashes)
+
+    def unpin(self, hashes: tuple[bytes, ...]) -> None:
+        """Take a pin back; harmless if there is none."""
+        self._pins.unpin(hashes)
+
+    def release(self, handover: Handover) -> None:
+        """A handover was fetched, or is not wanted any more; harmless if it was let go."""
+        self._pins.release(handover)
 
     @property
     def has_work(self) -> bool:
@@ -219,14 +255,18 @@ class Engine:
         return self._steps
 
     @property
-    def preemptions(self) -> int:
-        """How often a sequence lost its blocks to a more important one."""
-        return self._scheduler.preemptions
-
-    @property
-    def offloads(self) -> int:
-        """How many of these preemptions copied to the host tier; the others compute again."""
-        return self._scheduler.offloads
+    def counts(self) -> EngineCounts:
+        """What happened so far, and what is pinned."""
+        return EngineCounts(
+            preemptions=self._scheduler.preemptions,
+            offloads=self._scheduler.offloads,
+            pins=self._pins.pins,
+            handovers=self._pins.handovers,
+            handovers_dropped=self._pins.dropped,
+            pinned_blocks=self._kv.pinned,
+            hint_ids_offered=self._hint_ids_offered,
+            hint_ids_dropped=self._hint_ids_dropped,
+        )
 
     def load(self) -> Load:
         """What a core says of itself; the link fills in what only it knows."""
@@ -250,37 +290,6 @@ class Engine:
             for sequence in self._scheduler.all()
             if sequence.draft_max > 0 and sequence.behind <= chunk
         }
-
-    def _check(self, request: Request, committed: tuple[int, ...]) -> None:
-        check_sampling(request.sampling, self._runner.vocab)
-        if not request.prompt:
-            raise RequestError("the prompt has no tokens", param="prompt")
-        if request.max_tokens < 1:
-            raise RequestError(
-                f"max_tokens is {request.max_tokens}, not 1 or more", param="max_tokens"
-            )
-        if not isfinite(request.budget_s):
-            raise RequestError(f"budget_s is {request.budget_s}, not a number of seconds")
-        if not 0 <= request.seed < 2**64 or not 0 <= request.choice < 2**32:
-            raise RequestError(f"seed {request.seed} or choice {request.choice} is out of range")
-        if (
-            wrong := check_ids(ids := (*request.prompt, *committed), self._runner.vocab)
-        ) is not None:
-            raise RequestError(f"id {ids[wrong]} at position {wrong} is not in the vocabulary")
-        total = len(request.prompt) + request.max_tokens
-        if total > self._config.context_max:
-            raise RequestError(
-                f"{len(request.prompt)} prompt tokens and up to {request.max_tokens} more exceed "
-                f"the context of {self._config.context_max}",
-                param="max_tokens",
-                code="context_length_exceeded",
-            )
-        if blocks_for(total) > self._config.blocks:
-            raise RequestError(
-                f"{total} tokens need {blocks_for(total)} blocks of KV, "
-                f"and there are {self._config.blocks}",
-                code="context_length_exceeded",
-            )
 
     def _check_capacity(self) -> None:
         config, scheduler = self._config, self._scheduler
@@ -330,6 +339,8 @@ class Engine:
             reached = _reached(work, sampled)
             if reached[-1].error:
                 failures.append(self._fail(work.sequence, reached[-1].error))
+            elif work.sequence.prefill_only:
+                outcomes.append(self._hand_over(work, now))
             else:
                 outcomes.append(self._judge(work, reached))
         return ran.ms
@@ -365,6 +376,19 @@ class Engine:
             self._forget(request.id)
             self._scheduler.remove(request.id)
         return outcome
+
+    def _hand_over(self, work: Work, now: float) -> Outcome:
+        """End a sequence whose KV is computed. The row was sampled to see that it is finite."""
+        sequence = work.sequence
+        outcome = self._outcome(work, [], (), Counter(), FinishReason.LENGTH)
+        sequence.computed += work.count
+        self._publish(sequence)
+        self._hold(sequence)
+        chain = sequence.hashes[: sequence.published]
+        made = self._pins.hand_over(sequence.id, sequence.epoch, chain, now)
+        self._forget(sequence.id)
+        self._scheduler.remove(sequence.id)
+        return replace(outcome, handover=made)
 
     def _outcome(
         self,

@@ -67,6 +67,12 @@ class EngineConfig:
     """Prefill beside decoding sequences is cut to this; it bounds the gap of others."""
     step_alone_max_ms: float = 250.0
     """The same while nobody decodes; it bounds how long a cancel can take."""
+    pinned_share: float = 0.25
+    """Of the pool's blocks, how many may be pinned, handovers included."""
+    handovers_max: int = 16
+    """Prefixes that are kept for other nodes to fetch; beyond it the oldest is let go."""
+    handover_s: float = 30.0
+    """How long one is kept, unless it is released."""
     hint_ids_max: int = 7
     """Most drafted ids of one sequence in a step."""
     credit_timeout_s: float = 30.0
@@ -89,12 +95,21 @@ class EngineConfig:
             "credit_timeout_s",
             "ageing_slas",
             "copy_bytes_per_s",
+            "handover_s",
         ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, not above 0")
-        for name in ("waiting_max", "hint_ids_max", "host_blocks", "preemptions_max"):
+        for name in (
+            "waiting_max",
+            "hint_ids_max",
+            "host_blocks",
+            "preemptions_max",
+            "handovers_max",
+        ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, not at least 0")
+        if not 0 <= self.pinned_share <= 1:
+            raise ConfigError(f"pinned_share is {self.pinned_share}, not between 0 and 1")
         if self.step_tokens_max <= self.sequences_max:
             raise ConfigError(
                 f"step_tokens_max is {self.step_tokens_max}, not above sequences_max "
@@ -185,6 +200,18 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Handover:
+    """A prefix that was computed for another node to fetch."""
+
+    request: str
+    epoch: int
+    hashes: tuple[bytes, ...]
+    """Of its full blocks, from the first on."""
+    until_s: float
+    """It is pinned until then on the clock of the steps, or until it is released."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a step did to one sequence."""
 
@@ -202,6 +229,28 @@ class Outcome:
     verified: tuple[tuple[str, HintCount], ...] = ()
     """By source; `offered` is left 0, since only the mailbox knows what was offered."""
     finish: FinishReason | None = None
+    handover: Handover | None = None
+    """What a sequence that was only to be prefilled ends with."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCounts:
+    """What an engine did so far, and what is pinned now. Told to people; nothing decides by it."""
+
+    preemptions: int = 0
+    offloads: int = 0
+    """Preemptions that copied to the host tier; the others compute again."""
+    pins: int = 0
+    """Prefixes pinned by name."""
+    handovers: int = 0
+    """Prefixes pinned for another node."""
+    handovers_dropped: int = 0
+    """Those that were let go before they were released."""
+    pinned_blocks: int = 0
+    """Blocks that pins cover, whether they are here or not."""
+    hint_ids_offered: int = 0
+    hint_ids_dropped: int = 0
+    """Those that had no chance of a row: no such place, too many, impossible, or superseded."""
 
 
 class Turn(StrEnum):

@@ -11,9 +11,18 @@ class Sequence:
     """There are no phases: `computed` catches up with `known`, and at `known` an id is sampled."""
 
     def __init__(
-        self, request: Request, *, epoch: int, committed: tuple[int, ...], credit: int, now: float
+        self,
+        request: Request,
+        *,
+        epoch: int,
+        committed: tuple[int, ...],
+        credit: int,
+        now: float,
+        prefill_only: bool = False,
     ) -> None:
         self.request = request
+        self.prefill_only = prefill_only
+        """It ends when its known ids are computed."""
         self.epoch = epoch
         self.ids = [*request.prompt, *committed]
         self.history = History(request.prompt, committed)

@@ -296,6 +296,6 @@ def test_a_crowd_on_a_tiny_pool_ends_well_and_says_what_each_says_alone(host_blo
         answers.step(core, now)
         now += 0.05
         assert answers.steps < 3000
-    assert core.preemptions > 0
-    assert (core.offloads > 0) == (host_blocks > 0)
+    assert core.counts.preemptions > 0
+    assert (core.counts.offloads > 0) == (host_blocks > 0)
     assert answers.ids == {one.id: truth_of(one) for one in asked}

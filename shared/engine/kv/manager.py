@@ -301,6 +301,19 @@ class KvManager:
         """Evict these blocks last: all of a prefix, from its first block on."""
         self._prefix.pin(hashes)
 
+    def unpin(self, hashes: Sequence[bytes]) -> None:
+        """Take back what `pin` did, once."""
+        self._prefix.unpin(hashes)
+
+    @property
+    def pinned(self) -> int:
+        """Blocks that are pinned, whether they are here or not."""
+        return self._prefix.pinned
+
+    def unpinned(self, hashes: Sequence[bytes]) -> int:
+        """How many of these are not pinned."""
+        return self._prefix.unpinned(hashes)
+
     def flush(self) -> None:
         """Forget all prefixes; blocks that sequences hold stay theirs."""
         for block in self._prefix.clear():

@@ -5,8 +5,8 @@ letting go a block stands before its parent, and the front of that order is alwa
 recently used leaf first needs no search. Pinned blocks go only when nothing else is left.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
 
 
 class PrefixIndex:
@@ -17,7 +17,8 @@ class PrefixIndex:
         self._hashes: dict[int, bytes] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._idle_pinned: OrderedDict[int, None] = OrderedDict()
-        self._pinned: set[bytes] = set()
+        self._pinned: Counter[bytes] = Counter()
+        """How many pins cover a hash."""
 
     def __len__(self) -> int:
         """Blocks that can be found."""
@@ -57,14 +58,35 @@ class PrefixIndex:
         self._idle.pop(block, None)
         self._idle_pinned.pop(block, None)
 
-    def pin(self, hashes: Iterable[bytes]) -> None:
+    @property
+    def pinned(self) -> int:
+        """Hashes that are pinned, whether their blocks are here or not."""
+        return len(self._pinned)
+
+    def unpinned(self, hashes: Sequence[bytes]) -> int:
+        """How many of these are not pinned."""
+        return sum(block_hash not in self._pinned for block_hash in hashes)
+
+    def pin(self, hashes: Sequence[bytes]) -> None:
         """Evict these last; give all hashes of a prefix from its first block on."""
-        for block_hash in hashes:
-            self._pinned.add(block_hash)
+        for block_hash in reversed(hashes):  # a leaf stands before its parent
+            self._pinned[block_hash] += 1
             block = self._blocks.get(block_hash)
             if block is not None and block in self._idle:
                 del self._idle[block]
                 self._idle_pinned[block] = None
+
+    def unpin(self, hashes: Sequence[bytes]) -> None:
+        """One pin fewer; without any a block counts as just used."""
+        for block_hash in reversed(hashes):
+            self._pinned[block_hash] -= 1
+            if self._pinned[block_hash]:
+                continue
+            del self._pinned[block_hash]
+            block = self._blocks.get(block_hash)
+            if block is not None and block in self._idle_pinned:
+                del self._idle_pinned[block]
+                self._idle[block] = None
 
     def evict(self) -> tuple[int, bytes] | None:
         """Take the first block in order of eviction out of the index; None if all are held."""
@@ -77,8 +99,8 @@ class PrefixIndex:
         return block, block_hash
 
     def clear(self) -> list[int]:
-        """Forget everything, pins included; returns the blocks that nobody holds."""
+        """Forget everything but what is pinned; returns the blocks that nobody holds."""
         blocks = [*self._idle, *self._idle_pinned]
-        for entries in (self._blocks, self._hashes, self._idle, self._idle_pinned, self._pinned):
+        for entries in (self._blocks, self._hashes, self._idle, self._idle_pinned):
             entries.clear()
         return blocks

@@ -156,7 +156,7 @@ def test_preempted_sequences_say_what_they_say_undisturbed():
     for one in asked:
         core.add(one, epoch=1, credit=FAR, now=0.0)
     answers = Answers().drain(core)
-    assert core.preemptions > 0
+    assert core.counts.preemptions > 0
     assert answers.ids == {one.id: alone(one) for one in asked}
 
 

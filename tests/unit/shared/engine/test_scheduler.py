@@ -107,7 +107,7 @@ def test_a_storm_of_more_important_requests_pushes_a_sequence_aside_only_so_ofte
             core.add(high, epoch=1, credit=FAR, now=0.0)
             count += 1
         assert answers.steps < 100
-    assert core.preemptions == 3
+    assert core.counts.preemptions == 3
     assert answers.ids["low"] == alone(one)
 
 
@@ -156,7 +156,7 @@ def test_a_critical_request_takes_the_place_of_a_batch_one():
     core.add(request("now", priority=Priority.CRITICAL), epoch=1, credit=999, now=0.1)
     core.step(0.1)
     assert [one.request for one in runner.plans[-1].sequences] == ["now"]
-    assert core.preemptions == 1
+    assert core.counts.preemptions == 1
     assert len(Answers().drain(core).ids["batch"]) == 8
 
 
@@ -166,7 +166,7 @@ def test_equals_do_not_push_each_other_aside():
     core.step(0.0)
     core.add(request("b"), epoch=1, credit=999, now=0.0)
     core.step(0.0)
-    assert core.preemptions == 0
+    assert core.counts.preemptions == 0
 
 
 def test_the_least_important_gives_way_when_blocks_run_out():
@@ -181,7 +181,7 @@ def test_the_least_important_gives_way_when_blocks_run_out():
     answers = Answers()
     while "first" not in answers.finish:
         answers.step(core, 0.0)
-    assert core.preemptions == 1
+    assert core.counts.preemptions == 1
     assert "batch" not in answers.finish
     assert len(answers.drain(core).ids["batch"]) == 40
 
@@ -205,7 +205,7 @@ def test_a_stalled_sequence_gives_way_before_any_other():
     answers = Answers()
     while "batch" not in answers.finish:
         answers.step(core, 0.0)
-    assert core.preemptions == 1
+    assert core.counts.preemptions == 1
 
 
 def test_a_large_prompt_at_the_head_is_not_passed_by_small_ones_for_ever():

@@ -87,7 +87,7 @@ def test_an_answer_is_the_same_alone_in_a_crowd_hinted_and_preempted():
             made.candidate(name, start, tuple(truths[name][have : have + 3]), ("s",) * 3)
         answers.step(made, now)
         now += 0.05
-    assert made.preemptions > 0
+    assert made.counts.preemptions > 0
     assert answers.ids == truths
 
 

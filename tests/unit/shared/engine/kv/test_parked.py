@@ -30,7 +30,7 @@ def pushed_aside(**changes: object) -> tuple[Engine, PagedRunner, Answers]:
 
 def test_what_is_copied_is_not_computed_again_its_last_partial_block_included():
     core, runner, answers = pushed_aside()
-    assert (core.preemptions, core.offloads) == (1, 1)
+    assert (core.counts.preemptions, core.counts.offloads) == (1, 1)
     assert core.host_blocks.used == 3
     answers.drain(core)
     assert runner.rows == [37, 1, 4, 1, 1, *[1] * 7]
@@ -51,7 +51,7 @@ def test_copies_that_take_longer_than_computing_are_not_made():
     just = 2 * 3 * 128 / (38 * 57 / 37) * 1000
     for bytes_per_s, offloads in ((just * 0.9, 0), (just * 1.1, 1)):
         core, runner, answers = pushed_aside(copy_bytes_per_s=bytes_per_s)
-        assert (core.preemptions, core.offloads) == (1, offloads)
+        assert (core.counts.preemptions, core.counts.offloads) == (1, offloads)
         answers.drain(core)
         assert answers.ids["low"] == alone(LOW)
         if not offloads:
@@ -61,7 +61,7 @@ def test_copies_that_take_longer_than_computing_are_not_made():
 @pytest.mark.parametrize(("host_blocks", "offloads"), [(0, 0), (5, 0), (6, 1)])
 def test_those_who_wait_hold_at_most_half_of_the_host_tier(host_blocks, offloads):
     core, _, answers = pushed_aside(host_blocks=host_blocks)
-    assert core.offloads == offloads
+    assert core.counts.offloads == offloads
     assert answers.drain(core).ids["low"] == alone(LOW)
 
 
@@ -91,7 +91,7 @@ def test_what_is_not_to_be_trusted_any_more_is_computed_again():
     bad = request("bad", [*range(36), poison], priority=Priority.CRITICAL)
     core.add(bad, epoch=1, credit=FAR, now=0.0)
     answers.step(core, 0.0)
-    assert core.offloads == 1
+    assert core.counts.offloads == 1
     assert "not finite" in answers.errors["bad"].message
     answers.drain(core)
     assert runner.rows[2] == 38
