@@ -205,6 +205,7 @@ class Engine:
             turns=self._scheduler.turns(),
             met=self._scheduler.met(),
             held=tuple(held),
+            plan=plan,
             rows=plan.rows,
             ms=ms,
         )

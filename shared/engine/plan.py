@@ -300,6 +300,8 @@ class StepResult:
     """Chains of block hashes, from the first on, that are here as a whole now."""
     turns: tuple[TurnEvent, ...] = ()
     """In order; all at the step's `now`. At most a few a sequence."""
+    plan: StepPlan = StepPlan(())
+    """What was run."""
     rows: int = 0
     """0: nothing could be planned; wait for a command, or a little."""
     ms: float = 0.0
