@@ -10,7 +10,7 @@ import numpy as np
 from firstlight.shared.blocks import BLOCK_TOKENS, Buffer
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.kv.manager import Moves
-from firstlight.shared.engine.plan import EngineConfig, SequencePlan, StepPlan, StepRows
+from firstlight.shared.engine.plan import EngineConfig, SequencePlan, StepPlan, StepResult, StepRows
 from firstlight.shared.engine.sampler import sample_rows
 from firstlight.shared.engine.sequence import Sequence as EngineSequence
 from firstlight.shared.errors import FirstlightError
@@ -173,9 +173,10 @@ class Answers:
     finish: dict[str, FinishReason] = field(default_factory=dict)
     errors: dict[str, FirstlightError] = field(default_factory=dict)
     steps: int = 0
+    last: StepResult = field(default_factory=StepResult)
 
     def step(self, engine: Engine, now: float) -> int:
-        result = engine.step(now)
+        result = self.last = engine.step(now)
         self.steps += 1
         for outcome in result.outcomes:
             assert outcome.request not in self.finish, outcome

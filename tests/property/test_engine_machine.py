@@ -1,5 +1,6 @@
 """Whatever happens to an engine: each answer is what it is alone, and no block is lost."""
 
+from collections.abc import Iterable
 from random import Random
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from firstlight.core_node.mailbox import Mailbox
+from firstlight.shared.blocks import block_hashes, root_hash
 from firstlight.shared.engine.engine import Engine
+from firstlight.shared.engine.plan import Handover, StepResult
 from firstlight.shared.errors import CapacityError, StaleError
 from firstlight.shared.stream import TokenStream
 from firstlight.shared.types import Hint, Priority, Request, Sampling
@@ -21,6 +24,8 @@ SAMPLINGS = (
     Sampling(repetition_penalty=1.4, top_k=9, top_p=0.9, min_p=0.01),
 )
 SEEDS = st.integers(0, 2**32 - 1)
+STEPS_WITHOUT_PROGRESS_MAX = 16
+"""A prompt of 96 tokens takes 6 steps; it may be pushed aside, or wait for loads, for some."""
 _truths: dict[Request, list[int]] = {}
 
 
@@ -28,6 +33,10 @@ def truth_of(one: Request) -> list[int]:
     if one not in _truths:
         _truths[one] = alone(one)
     return _truths[one]
+
+
+def chain_of(ids: Iterable[int]) -> tuple[bytes, ...]:
+    return tuple(block_hashes(root_hash(tokenizer_hash="t", salt=b"salt"), list(ids)))
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -38,9 +47,11 @@ class EngineMachine(RuleBasedStateMachine):
         sequences=st.integers(1, 4),
         mode=st.sampled_from(("auto", "always")),
         host=st.sampled_from((0, 2, 5, 40)),
+        copy_bytes_per_s=st.sampled_from((1e3, 4e9)),
+        preemptions=st.sampled_from((0, 1, 8)),
         seed=SEEDS,
     )
-    def begin(self, blocks, sequences, mode, host, seed):
+    def begin(self, blocks, sequences, mode, host, copy_bytes_per_s, preemptions, seed):
         self.random = Random(seed)
         self.runner = PagedRunner(blocks)
         self.config = config(
@@ -51,7 +62,18 @@ class EngineMachine(RuleBasedStateMachine):
             prefill_chunk=16,
             speculation=mode,
             host_blocks=host,
+            copy_bytes_per_s=copy_bytes_per_s,
+            preemptions_max=preemptions,
+            ageing_slas=2.0,
+            credit_timeout_s=1e6,
+            pinned_share=0.5,
+            handovers_max=2,
+            handover_s=0.5,
         )
+        self.prefills: dict[str, tuple[int, ...]] = {}
+        self.handovers: list[Handover] = []
+        self.credits: dict[str, int] = {}
+        self.steps_without_progress = 0
         self.spilled: dict[bytes, bytes] = {}
         self.engine = Engine(self.runner, self.config)
         self.engine.spill = lambda name, read: self.spilled.update({name: read()})
@@ -86,6 +108,7 @@ class EngineMachine(RuleBasedStateMachine):
         except CapacityError:
             return
         self.asked[one.id], self.epochs[one.id] = one, 1
+        self.credits[one.id] = length + credit
         self.mailbox.open(one.id, one.prompt)
 
     @rule(count=st.integers(1, 4))
@@ -131,7 +154,9 @@ class EngineMachine(RuleBasedStateMachine):
     def credit(self, seed, more):
         pick = Random(seed)
         one = self.asked[pick.choice(sorted(self.asked))]
-        self.engine.credit(one.id, len(one.prompt) + len(self.answers.ids.get(one.id, [])) + more)
+        position = len(one.prompt) + len(self.answers.ids.get(one.id, [])) + more
+        self.engine.credit(one.id, position)
+        self.credits[one.id] = max(self.credits[one.id], position)
 
     @precondition(lambda self: self.asked)
     @rule(seed=SEEDS)
@@ -140,6 +165,56 @@ class EngineMachine(RuleBasedStateMachine):
         name = pick.choice(sorted(self.asked))
         self.engine.cancel(name)
         self._forget(name)
+
+    @rule()
+    def cancel_all(self):
+        """What they held is free at once, in both tiers."""
+        for name in (*self.asked, *self.prefills):
+            self.engine.cancel(name)
+        for name in list(self.asked):
+            self._forget(name)
+        self.prefills.clear()
+        assert self.engine.blocks.used == self.engine.host_blocks.used == 0
+        assert not self.engine.has_work
+
+    @rule(start=st.integers(0, 2), length=st.integers(1, 60), priority=st.sampled_from(Priority))
+    def prefill(self, start, length, priority):
+        """Only its KV is wanted, for another node."""
+        prompt = tuple(range(start, start + length))
+        one, self.count = request(f"p{self.count}", prompt, priority=priority), self.count + 1
+        try:
+            self.engine.add(one, epoch=1, credit=0, now=self.now, prefill_only=True)
+        except CapacityError:
+            return
+        self.prefills[one.id] = prompt
+
+    @precondition(lambda self: self.handovers)
+    @rule()
+    def release(self):
+        self.engine.release(self.handovers.pop())
+
+    @rule(start=st.integers(0, 2), blocks=st.integers(1, 4), keep=st.booleans())
+    def pin(self, start, blocks, keep):
+        chain = chain_of(range(start, start + blocks * 16))
+        if not keep:
+            self.engine.unpin(chain)
+            return
+        try:
+            self.engine.pin(chain)
+        except CapacityError:
+            assert self.engine.counts.pinned_blocks + blocks > self.config.blocks // 2
+
+    @rule(count=st.integers(1, 3))
+    def storm(self, count):
+        """Important ones come while others are half done."""
+        for _ in range(count):
+            self.add(0, 20, 2, 0, Priority.CRITICAL, 40)
+            self._step()
+
+    @rule(seconds=st.sampled_from((0.5, 3.0, 20.0)))
+    def wait(self, seconds):
+        """Time passes between steps: some are lifted, handovers are let go."""
+        self.now += seconds
 
     @precondition(lambda self: self.asked)
     @rule(seed=SEEDS)
@@ -156,6 +231,7 @@ class EngineMachine(RuleBasedStateMachine):
         except StaleError:
             pass
         self.epochs[name] += 1
+        self.credits[name] = 500
         self.engine.add(one, epoch=self.epochs[name], committed=ids, credit=500, now=self.now)
         self.mailbox.open(name, one.prompt, ids)
 
@@ -202,6 +278,14 @@ class EngineMachine(RuleBasedStateMachine):
                 assert counts.used == host.used == 0
 
     @invariant()
+    def pins_stay_within_their_share(self):
+        if hasattr(self, "engine"):
+            counts = self.engine.counts
+            assert counts.pinned_blocks <= self.config.blocks // 2
+            assert counts.handovers <= 2
+            assert counts.offloads <= counts.preemptions
+
+    @invariant()
     def budget_and_sequences_are_kept(self):
         if hasattr(self, "engine"):
             assert max(self.runner.rows, default=0) <= self.config.step_tokens_max
@@ -213,13 +297,15 @@ class EngineMachine(RuleBasedStateMachine):
             return
         for name in self.asked:
             self.engine.credit(name, 10_000)
-        steps_max = 40 + 80 * len(self.asked)
+            self.credits[name] = 10_000
+        steps_max = 40 + 80 * (len(self.asked) + len(self.prefills))
         for _ in range(steps_max):
             if not self.engine.has_work:
                 break
             self._step()
         assert not self.engine.has_work
         assert not self.answers.errors
+        assert not self.prefills
         for name, one in self.asked.items():
             assert self.answers.ids[name] == truth_of(one), name
         assert self.engine.blocks.used == 0
@@ -228,11 +314,36 @@ class EngineMachine(RuleBasedStateMachine):
         for name, start in self.engine.next_positions().items():
             self._offer(name, start)
         before = {name: len(ids) for name, ids in self.answers.ids.items()}
+        able = self.prefills or any(self._able(name) for name in self.asked)
         self.answers.step(self.engine, self.now)
+        self._look(self.answers.last, bool(able))
         for name, ids in self.answers.ids.items():
             if name in self.asked and (fresh := ids[before.get(name, 0) :]):
                 self.mailbox.committed(name, fresh)
         self.now += 0.02
+
+    def _able(self, name: str) -> bool:
+        """Whether it is neither done nor at its credit."""
+        known = len(self.asked[name].prompt) + len(self.answers.ids.get(name, []))
+        return name not in self.answers.finish and known < self.credits[name]
+
+    def _look(self, result: StepResult, able: bool) -> None:
+        """Somebody gets on in few steps, always; and what is handed over is here."""
+        assert result.plan.rows == result.rows <= self.config.step_tokens_max
+        progress = not able or bool(result.outcomes)
+        self.steps_without_progress = 0 if progress else self.steps_without_progress + 1
+        assert self.steps_without_progress <= STEPS_WITHOUT_PROGRESS_MAX
+        for outcome in result.outcomes:
+            if outcome.handover is None:
+                continue
+            prompt = self.prefills.pop(outcome.request)
+            assert (outcome.ids, outcome.position) == ((), len(prompt))
+            whole = chain_of(prompt)
+            assert outcome.handover.hashes == whole[: len(outcome.handover.hashes)]
+            for index, name in enumerate(outcome.handover.hashes):
+                block = block_of(prompt[index * 16 : (index + 1) * 16])
+                assert self.engine.read(name) in (block, None)
+            self.handovers.append(outcome.handover)
 
     def _offer(self, name: str, start: int) -> None:
         """Mostly right ids for the next step, straight or through the mailbox, or none."""
@@ -253,6 +364,7 @@ class EngineMachine(RuleBasedStateMachine):
     def _forget(self, name: str) -> None:
         del self.asked[name]
         self.answers.ids.pop(name, None)
+        self.credits.pop(name)
         self.mailbox.close(name)
 
 

@@ -384,6 +384,95 @@ def test_next_positions_name_those_that_can_take_a_hint():
     assert core.next_positions() == {"ready": 3}
 
 
+def test_a_flood_of_hints_gets_one_row_limit_and_every_id_of_it_is_counted():
+    asked = request(max_tokens=30)
+    truth = alone(asked)
+    core, runner = engine(speculation="always", hint_ids_max=3)
+    core.add(asked, epoch=1, credit=FAR, now=0.0)
+    core.add(request("p", range(20)), epoch=1, credit=0, now=0.0, prefill_only=True)
+    for _ in range(1000):
+        core.candidate("r", 3, tuple(truth[:5]), ("s",) * 5)  # 3 may have a row, if they stay
+        core.candidate("r", 4, (1, 2), ("s", "s"))  # another place
+        core.candidate("nobody", 3, (1,), ("s",))
+        core.candidate("r", 3, (VOCAB, 1), ("s", "s"))  # no id
+        core.candidate("p", 20, (1,), ("s",))  # takes none
+    core.step(0.0)
+    assert runner.rows == [3 + 3 + 20]
+    assert core.counts.hint_ids_offered == 1000 * (5 + 2 + 1 + 2 + 1)
+    assert core.counts.hint_ids_dropped == core.counts.hint_ids_offered - 3
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"step_tokens_max": 5, "prefill_chunk": 24},
+        {"step_tokens_max": 40, "prefill_chunk": 1},
+        {"step_tokens_max": 2, "prefill_chunk": 1, "sequences_max": 1},
+        {"step_max_ms": 1e-9, "step_alone_max_ms": 1e-9},
+    ],
+)
+def test_a_budget_below_a_block_is_slow_and_gets_everybody_on(limits):
+    core, runner = engine(speculation="off", **limits)
+    asked = [request(f"r{n}", range(n, n + 30), max_tokens=9) for n in range(6)]
+    for one in asked:
+        core.add(one, epoch=1, credit=FAR, now=0.0)
+    assert Answers().drain(core).ids == {one.id: alone(one) for one in asked}
+    assert max(runner.rows) <= limits.get("step_tokens_max", 40)
+
+
+@pytest.mark.parametrize(
+    "name", ["prefill_chunk", "step_tokens_max", "sequences_max", "blocks", "context_max"]
+)
+def test_a_limit_of_0_is_a_configuration_error_that_names_it(name):
+    with pytest.raises(ConfigError, match=f"{name} is 0"):
+        engine(**{name: 0})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ageing_slas", "copy_bytes_per_s", "handover_s", "preemptions_max", "handovers_max"],
+)
+def test_a_limit_below_0_is_a_configuration_error_that_names_it(name):
+    with pytest.raises(ConfigError, match=f"{name} is -1"):
+        engine(**{name: -1})
+
+
+def test_a_sequence_that_fills_the_whole_pool_ends_and_one_id_more_is_refused():
+    core, _ = engine(blocks=4, context_max=100, speculation="off")
+    one = request("r", range(40), max_tokens=24)
+    core.add(one, epoch=1, credit=FAR, now=0.0)
+    core.add(request("other", range(9, 49), max_tokens=24), epoch=1, credit=FAR, now=0.0)
+    with pytest.raises(RequestError, match="65 tokens need 5 blocks of KV, and there are 4"):
+        core.add(request("more", range(40), max_tokens=25), epoch=1, credit=FAR, now=0.0)
+    assert Answers().drain(core).ids["r"] == alone(one)
+
+
+def test_a_sequence_that_turns_bad_in_mid_answer_fails_alone_and_leaves_nothing_behind():
+    """Logits that are not finite after some ids: the batch goes on, its blocks are cleared."""
+    asked = request("bad", range(20), max_tokens=30, sampling=Sampling(temperature=0.0))
+    truth = alone(asked)
+    poison = truth[4]
+    assert poison not in truth[:4]
+    good = [request(f"g{n}", (n, 3, 4), max_tokens=30, eos_ids=frozenset({poison})) for n in (1, 2)]
+    runner = PagedRunner(32, poison=frozenset({poison}))
+    core, _ = engine(runner, speculation="off", host_blocks=8)
+    distrusted: list[bytes] = []
+    core.distrust = distrusted.extend
+    for one in (asked, *good):
+        core.add(one, epoch=1, credit=FAR, now=0.0)
+    answers = Answers()
+    while "bad" not in answers.errors:
+        answers.step(core, 0.0)
+    assert "not finite" in answers.errors["bad"].message
+    assert answers.ids["bad"] == truth[:5]
+    assert len(runner.scrubbed) == len(set(runner.scrubbed)) == 2
+    assert len(distrusted) == 1
+    assert all(core.read(name) is None for name in distrusted)
+    answers.drain(core)
+    assert {one.id: answers.ids[one.id] for one in good} == {one.id: alone(one) for one in good}
+    assert core.blocks.used == 0
+
+
 def test_limits_that_contradict_each_other_are_a_configuration_error():
     with pytest.raises(ConfigError, match="step_tokens_max is 4"):
         engine(step_tokens_max=4, sequences_max=4)
