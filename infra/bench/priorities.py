@@ -1,7 +1,8 @@
 """What priorities give those who wait for a word, and what they cost: in simulated time.
 
     python -m firstlight.infra.bench.priorities [--requests 256] [--share 0.25] [--prompt 128]
-        [--answer 32] [--sequences 64] [--fixed-ms 8] [--row-ms 0.45] [--seeds 9]
+        [--answer 32] [--sequences 64] [--fixed-ms 8] [--row-ms 0.45] [--later-s 0]
+        [--seeds 9]
 
 All requests wait at once, in random order; a part of them is interactive, the rest batch. The real
 engine serves them over a runner that takes fixed + row · rows ms a step, once with these classes
@@ -11,7 +12,8 @@ less. Nothing here reads a clock: the figures are the same on every machine.
 
 A quarter of the work is interactive, and whoever decodes goes on decoding beside the others'
 prefill, so about a quarter is also what the order alone can give: with few places (`--sequences`)
-the last interactive ones wait for the answers of the first.
+the last interactive ones wait for the answers of the first. With `--later-s` the interactive ones
+come so much later, all at once, when batch requests have all places, and push them aside.
 """
 
 import argparse
@@ -39,6 +41,7 @@ class Run:
     """Of the interactive requests."""
     tokens_per_s: float
     preemptions: int
+    offloads: int
 
 
 def crowd(options: argparse.Namespace, seed: int) -> list[Request]:
@@ -80,25 +83,24 @@ def serve(requests: list[Request], options: argparse.Namespace, *, priorities: b
     runner = TimedRunner(table, blocks=config.blocks, host_blocks=config.host_blocks, vocab=VOCAB)
     engine = Engine(runner, config)
     served = {one.id: one.priority for one in requests}
-    for one in requests:
-        engine.add(
-            one if priorities else _equal(one), epoch=1, credit=options.prompt + 10**6, now=0.0
-        )
     now, ttft_ms, tokens = 0.0, dict[str, float](), 0
-    while engine.has_work:
+    late_s = {one.id: options.later_s * (one.priority is Priority.INTERACTIVE) for one in requests}
+    coming = sorted(requests, key=lambda one: late_s[one.id])
+    while coming or engine.has_work:
+        while coming and (late_s[coming[0].id] <= now or not engine.has_work):
+            one = coming.pop(0)
+            now = max(now, late_s[one.id])
+            asked = one if priorities else replace(one, priority=Priority.INTERACTIVE)
+            engine.add(asked, epoch=1, credit=options.prompt + 10**6, now=late_s[one.id])
         result = engine.step(now)
         now += result.ms / 1000
         assert not result.failures, result.failures
         for outcome in result.outcomes:
             tokens += len(outcome.ids)
-            ttft_ms.setdefault(outcome.request, now * 1000)
+            ttft_ms.setdefault(outcome.request, (now - late_s[outcome.request]) * 1000)
     assert tokens == len(requests) * options.answer, tokens
     waited = [ms for name, ms in ttft_ms.items() if served[name] is Priority.INTERACTIVE]
-    return Run(waited, tokens / now, engine.counts.preemptions)
-
-
-def _equal(one: Request) -> Request:
-    return replace(one, priority=Priority.INTERACTIVE)
+    return Run(waited, tokens / now, engine.counts.preemptions, engine.counts.offloads)
 
 
 def compare(options: argparse.Namespace, seed: int) -> tuple[float, float]:
@@ -116,6 +118,7 @@ def compare(options: argparse.Namespace, seed: int) -> tuple[float, float]:
             "ttft_p99_ms": round(percentile(run.ttft_ms, 99)),
             "tokens_per_s": round(run.tokens_per_s, 1),
             "preemptions": run.preemptions,
+            "offloads": run.offloads,
         }
         for name, run in runs.items()
     }
@@ -134,6 +137,7 @@ def main() -> int:
     parser.add_argument("--sequences", type=int, default=64)
     parser.add_argument("--fixed-ms", type=float, default=8.0)
     parser.add_argument("--row-ms", type=float, default=0.45)
+    parser.add_argument("--later-s", type=float, default=0.0)
     parser.add_argument("--seeds", type=int, default=9)
     options = parser.parse_args()
     print(heading(), flush=True)
