@@ -167,3 +167,67 @@ def test_a_block_that_was_loaded_meanwhile_takes_the_place_of_the_partial_one():
     kv.meet(again, loading, 40)
     assert kv.take_moves().fills == ((slot, again[2]),)
     assert kv.host_counts.used == 0
+
+
+def flushed_and_pushed_aside() -> tuple[Engine, PagedRunner, Answers]:
+    """As `pushed_aside`, but nothing of what `LOW` had computed can be found by its hash."""
+    core, runner = engine(sequences_max=1, host_blocks=8, speculation="off", prefill_chunk=39)
+    answers = Answers()
+    core.add(LOW, epoch=1, credit=FAR, now=0.0)
+    answers.step(core, 0.0)
+    core.flush_cache()
+    core.add(HIGH, epoch=1, credit=FAR, now=0.0)
+    answers.step(core, 0.0)
+    assert core.counts.offloads == 1
+    return core, runner, answers
+
+
+def test_what_waits_in_the_host_tier_is_not_counted_as_prefill_to_come():
+    core, _, _ = pushed_aside()
+    assert core.load().queued_prefill_tokens == 1
+
+
+def test_what_was_flushed_before_it_was_copied_comes_back_and_is_not_found_by_others():
+    core, runner, answers = flushed_and_pushed_aside()
+    answers.drain(core)
+    assert answers.ids["low"] == alone(LOW)
+    assert runner.rows == [37, 4, 1, 1, *[1] * 8]
+    core.add(request("other", range(37)), epoch=1, credit=FAR, now=0.0)
+    assert core.step(0.0).outcomes[0].cached_tokens == 0
+
+
+def test_nobody_waits_for_loads_of_what_was_copied():
+    core, _, answers = flushed_and_pushed_aside()
+    core.expect("low", 2, 1e9)
+    assert answers.drain(core).ids["low"] == alone(LOW)
+
+
+def test_what_is_not_to_be_trusted_is_not_copied():
+    kv = KvManager(4, 8)
+    table, shared = list[int](), list[int]()
+    assert kv.grow(table, 16)
+    kv.publish(table, 0, HASHES[0])
+    assert kv.attach(shared, HASHES, 17) == 16
+    kv.discard(table, HASHES[:1])
+    assert kv.park(shared, HASHES, 16, 1) is None
+
+
+def test_a_copy_that_nobody_wants_any_more_is_not_made():
+    kv = KvManager(4, 8)
+    table, found = parked(kv, 40)
+    kv.unpark(found)
+    assert [block for block, _ in kv.take_moves().saves] == table[:2]
+
+
+def test_a_block_behind_one_that_nobody_finds_is_not_found():
+    kv, table = KvManager(4, 8), list[int]()
+    assert kv.grow(table, 33)
+    kv.land(HASHES[1])
+    loading = Loading(2, 2)
+    kv.look(loading, HASHES)
+    kv.meet(table, loading, 16)
+    found = kv.park(table, HASHES, 32, 0)
+    assert found is not None
+    kv.release(table)
+    assert kv.resume([], found) == 32
+    assert kv.find(HASHES[1])[0] is None
