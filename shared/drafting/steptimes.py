@@ -7,6 +7,8 @@ measured it assumes the shape of `_assumed`, so that a first guess exists before
 from bisect import bisect_left
 from itertools import accumulate
 
+from firstlight.shared.drafting.prefilltimes import PrefillTimes
+
 BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 _WEIGHT = 0.1
 """Of the newest measurement."""
@@ -15,46 +17,33 @@ _OUTLIER = 3.0
 
 
 class StepTimes:
-    """Step time in ms by rows: of steps that only sample, and of those that also prefill."""
+    """Step time in ms by rows, of steps that only sample; and what prefill adds to it."""
 
     def __init__(
-        self,
-        table: tuple[tuple[int, float], ...] = (),
-        prefill: tuple[tuple[int, float], ...] = (),
+        self, table: tuple[tuple[int, float], ...] = (), prefill: PrefillTimes | None = None
     ) -> None:
         self._ms: dict[int, float] = dict(table)
-        self._prefill_ms: dict[int, float] = dict(prefill)
-        self._prefill_sum_ms = 0.0
-        self._prefill_sum_tokens = 0.0
+        self.prefill = prefill or PrefillTimes()
+        """What prompt tokens add."""
 
     @property
     def table(self) -> tuple[tuple[int, float], ...]:
         """(rows, ms) measured so far of steps that only sample, rows ascending."""
         return tuple(sorted(self._ms.items()))
 
-    @property
-    def prefill_ms_per_token(self) -> float:
-        """What a prefill token adds to a step; 0 until measured."""
-        return self._prefill_sum_ms / self._prefill_sum_tokens if self._prefill_sum_tokens else 0.0
-
     def observe(self, rows: int, ms: float) -> None:
         """A step of `rows` sampled rows and nothing else took `ms`."""
         _note(self._ms, rows, ms)
 
-    def observe_prefill(self, tokens: int, rows: int, ms: float) -> None:
-        """A step took `ms` with `tokens` prefill tokens beside `rows` sampled rows."""
-        _note(self._prefill_ms, tokens + rows, ms)
+    def observe_prefill(self, tokens: int, looked_at: int, rows: int, ms: float) -> None:
+        """A step took `ms` with `tokens` prefill tokens, which looked at `looked_at` tokens, beside
+        `rows` sampled rows."""
         rest = max(ms - (self.ms(rows) if rows and self._ms else 0.0), 0.1 * ms)
-        self._prefill_sum_ms += rest - _WEIGHT * self._prefill_sum_ms
-        self._prefill_sum_tokens += tokens - _WEIGHT * self._prefill_sum_tokens
+        self.prefill.observe(tokens, looked_at, rest)
 
     def ms(self, rows: int) -> float:
         """Expected time of a step; never falls as rows grow. Rows must be at least 1."""
         return _expected(self._ms, rows)
-
-    def prefill_ms(self, rows: int) -> float:
-        """Expected time of a step of so many rows, most of them prefill; 0 until measured."""
-        return _expected(self._prefill_ms, rows) if self._prefill_ms else 0.0
 
 
 def _note(table: dict[int, float], rows: int, ms: float) -> None:

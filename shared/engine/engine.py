@@ -280,7 +280,7 @@ class Engine:
             kv_used_share=counts.used / counts.total,
             steps=self._steps,
             step_ms=self._times.table,
-            prefill_ms_per_token=self._times.prefill_ms_per_token,
+            prefill_ms_per_token=self._times.prefill.ms_per_token,
         )
 
     def next_positions(self) -> Mapping[str, int]:
@@ -296,7 +296,7 @@ class Engine:
         config, scheduler = self._config, self._scheduler
         if scheduler.running + scheduler.queued < config.sequences_max + config.waiting_max:
             return
-        wait_s = scheduler.queued_prefill_tokens * self._times.prefill_ms_per_token / 1000
+        wait_s = scheduler.queued_prefill_tokens * self._times.prefill.ms_per_token / 1000
         raise CapacityError(
             f"{scheduler.running} requests run and {scheduler.queued} wait, the most allowed",
             retry_after_s=min(max(wait_s, 1.0), 30.0),
@@ -458,7 +458,8 @@ class Engine:
         sampling_rows = sum(1 + len(work.drafted) for work in works if work.samples)
         prefill = sum(work.count - work.samples for work in works)
         if prefill:
-            self._times.observe_prefill(prefill, sampling_rows, ran.ms)
+            looked_at = sum(work.looked_at for work in works)
+            self._times.observe_prefill(prefill, looked_at, sampling_rows, ran.ms)
         else:
             self._times.observe(sampling_rows, ran.ms)
 

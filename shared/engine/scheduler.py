@@ -16,6 +16,7 @@ aside only sequences of a lower class that have not waited their way up to its o
 from dataclasses import dataclass
 
 from firstlight.shared.blocks import BLOCK_TOKENS, blocks_for
+from firstlight.shared.drafting.prefilltimes import pairs
 from firstlight.shared.drafting.steptimes import StepTimes
 from firstlight.shared.engine.kv.manager import KvManager, Loading
 from firstlight.shared.engine.plan import EngineConfig, Turn, TurnEvent
@@ -38,6 +39,11 @@ class Work:
     def samples(self) -> bool:
         """Whether it catches up, so that its last row's logits are wanted."""
         return self.sequence.computed + self.count == self.sequence.known
+
+    @property
+    def looked_at(self) -> int:
+        """Tokens that its prefill rows look at, all together."""
+        return pairs(self.count - self.samples, self.sequence.computed)
 
     @property
     def rows(self) -> int:
@@ -163,7 +169,7 @@ class Scheduler:
     def plan(self, now: float, times: StepTimes) -> list[Work]:
         """Work for the next step: no more tokens than the budget, all with blocks to write to."""
         self._works = {}
-        self._prefill_ms_per_token = times.prefill_ms_per_token
+        self._prefill_ms_per_token = times.prefill.ms_per_token
         for sequence in self.all():
             self._look(sequence)
         self._plan_decodes(now)
@@ -196,9 +202,10 @@ class Scheduler:
             and (sequence.id not in self._running or sequence.known - sequence.computed > 1)
             and not self._holds(sequence, now)
         ]
-        chunk, full = self._chunk(times) if behind else 0, False
+        chunk = min(self._config.prefill_chunk, self._config.step_tokens_max - len(self._works))
+        left_ms, full = self._prefill_budget_ms(times), False
         for sequence in sorted(behind, key=lambda one: self.rank(one, now)):
-            if chunk <= 0:
+            if chunk <= 0 or left_ms <= 0:
                 break
             if sequence.id not in self._running:
                 # Who waits behind one that finds no place waits too; who has one goes on: it may
@@ -208,10 +215,15 @@ class Scheduler:
                     continue
             if not self._meet(sequence, now):
                 continue
-            take = min(chunk, sequence.reach - sequence.computed)
-            if self._room(sequence, sequence.computed + take, now):
+            start = sequence.computed
+            able = times.prefill.tokens(left_ms, start) // BLOCK_TOKENS * BLOCK_TOKENS
+            if not able and self._prefilling():
+                break  # a block is the least, for one sequence
+            take = min(chunk, max(able, BLOCK_TOKENS), sequence.reach - start)
+            if self._room(sequence, start + take, now):
                 self._works[sequence.id] = Work(sequence, take)
                 chunk -= take
+                left_ms -= times.prefill.ms(take, pairs(take, start))
 
     def _holds(self, sequence: Sequence, now: float) -> bool:
         """Whether it would compute now what is about to be here."""
@@ -251,14 +263,15 @@ class Scheduler:
         self._met.append(sequence.id)
         return True
 
-    def _chunk(self, times: StepTimes) -> int:
-        """Prefill tokens that fit the budget and the time that a step may take."""
-        config, decodes = self._config, len(self._works)
-        chunk = min(config.prefill_chunk, config.step_tokens_max - decodes)
-        limit_ms = config.step_max_ms if decodes else config.step_alone_max_ms
-        while chunk > BLOCK_TOKENS and times.prefill_ms(decodes + chunk) > limit_ms:
-            chunk = (chunk - 1) // BLOCK_TOKENS * BLOCK_TOKENS
-        return chunk
+    def _prefill_budget_ms(self, times: StepTimes) -> float:
+        """What prefill may add to the step: up to its limit, or as much as decodes take anyway."""
+        if not self._works:
+            return self._config.step_alone_max_ms
+        decode_ms = times.ms(len(self._works))
+        return max(self._config.step_max_ms - decode_ms, decode_ms)
+
+    def _prefilling(self) -> bool:
+        return any(not work.samples or work.count > 1 for work in self._works.values())
 
     def _admit(self, sequence: Sequence, now: float) -> bool:
         """Give a waiting sequence a place, and the blocks of its prefix that are cached."""

@@ -3,6 +3,7 @@
 import pytest
 from doubles import Answers, alone, config, engine, request, sequence
 
+from firstlight.shared.drafting.prefilltimes import PrefillTimes
 from firstlight.shared.drafting.steptimes import StepTimes
 from firstlight.shared.engine.kv.manager import KvManager
 from firstlight.shared.engine.plan import Slas, Turn, TurnEvent
@@ -135,18 +136,57 @@ def test_a_long_prompt_adds_one_chunk_to_a_step_and_decodes_come_first():
     assert runner.rows[1:5] == [25, 25, 25, 25]
 
 
+def chunks(prompts, *, decoding=0, times, computed=0, **limits):
+    """Rows of each prompt in a step beside so many sequences that decode."""
+    plans = scheduler(
+        step_tokens_max=512, prefill_chunk=400, blocks=400, sequences_max=40, **limits
+    )
+    for place in range(decoding):
+        one = sequence(request(f"decodes-{place}", range(5)))
+        plans.add(one, 0.0)
+        plans.plan(0.0, StepTimes())
+        one.computed = 4
+    for place, length in enumerate(prompts):
+        one = sequence(request(f"prompt-{place}", range(length)))
+        plans.add(one, 0.0)
+        if computed:
+            plans.plan(0.0, StepTimes(prefill=PrefillTimes(1e9)))
+            one.computed = computed
+    works = plans.plan(0.0, times)
+    return [work.count for work in works if work.sequence.id.startswith("prompt")]
+
+
 def test_a_chunk_is_cut_to_the_time_that_a_step_may_take():
-    times = StepTimes(prefill=((16, 116.0), (48, 240.0), (64, 318.0)))
-    plans = scheduler(step_tokens_max=512, prefill_chunk=256, step_alone_max_ms=250.0, blocks=64)
-    plans.add(sequence(request("a", range(200), max_tokens=1)), 0.0)
-    assert [work.count for work in plans.plan(0.0, times)] == [48]
+    times = StepTimes(prefill=PrefillTimes(4.0))
+    assert chunks([300], times=times, step_alone_max_ms=250.0) == [48]  # 62 fit, whole blocks
 
 
-def test_a_chunk_is_never_cut_below_a_block():
-    times = StepTimes(prefill=((16, 5000.0),))
-    plans = scheduler()
-    plans.add(sequence(request("a", range(100))), 0.0)
-    assert [work.count for work in plans.plan(0.0, times)] == [16]
+def test_a_chunk_further_on_in_a_prompt_is_shorter():
+    times = StepTimes(prefill=PrefillTimes(1.0, 0.01))
+    found = [
+        chunks([350], times=times, computed=done, step_alone_max_ms=250.0) for done in (16, 208)
+    ]
+    assert found == [[128], [64]]
+
+
+def test_prefill_beside_decodes_gets_what_they_leave_of_a_step():
+    times = StepTimes(((2, 30.0),), PrefillTimes(1.0))
+    assert chunks([300], decoding=2, times=times, step_max_ms=70.0) == [32]
+
+
+def test_prefill_gets_as_much_time_as_decodes_that_already_take_longer_than_a_step_may():
+    times = StepTimes(((2, 130.0),), PrefillTimes(1.0))
+    assert chunks([300], decoding=2, times=times, step_max_ms=70.0) == [128]
+
+
+def test_several_prompts_share_the_time_of_a_step():
+    times = StepTimes(prefill=PrefillTimes(1.0))
+    assert chunks([40, 50, 300], times=times, step_alone_max_ms=150.0) == [40, 50, 48]
+
+
+def test_a_chunk_is_never_cut_below_a_block_and_only_one_prompt_gets_that():
+    times = StepTimes(prefill=PrefillTimes(5000.0))
+    assert chunks([100, 100], times=times) == [16]
 
 
 def test_a_critical_request_takes_the_place_of_a_batch_one():

@@ -1,0 +1,82 @@
+"""What prompt tokens add to a step: two rates, fitted, and the chunk that fits a time."""
+
+from random import Random
+
+import pytest
+
+from firstlight.shared.drafting.prefilltimes import PrefillTimes, pairs
+
+
+def measured(token_ms: float, pair_ms: float, *, noise: float = 0.0, steps: int = 200):
+    times, random = PrefillTimes(), Random(4)
+    for _ in range(steps):
+        tokens, position = random.choice((16, 48, 160, 256)), random.randrange(0, 4000, 16)
+        looked_at = pairs(tokens, position)
+        ms = (token_ms * tokens + pair_ms * looked_at) * random.uniform(1 - noise, 1 + noise)
+        times.observe(tokens, looked_at, ms)
+    return times
+
+
+def test_a_chunk_looks_at_all_before_each_of_its_tokens():
+    assert pairs(3, 10) == 11 + 12 + 13
+
+
+def test_both_rates_are_found_through_noise():
+    times = measured(1.2, 0.0007, noise=0.2)
+    assert times.token_ms == pytest.approx(1.2, rel=0.2)
+    assert times.pair_ms == pytest.approx(0.0007, rel=0.2)
+
+
+@pytest.mark.parametrize("position", [0, 100, 3000])
+@pytest.mark.parametrize("pair_ms", [0.0, 0.0007])
+def test_the_tokens_that_fit_a_time_are_the_most_that_do(pair_ms, position):
+    times = PrefillTimes(1.2, pair_ms)
+    fit = times.tokens(54.0, position)
+    assert times.ms(fit, pairs(fit, position)) <= 54.0 * 1.001
+    assert times.ms(fit + 2, pairs(fit + 2, position)) > 54.0
+
+
+def test_fewer_tokens_fit_further_on_in_a_prompt():
+    times = measured(1.2, 0.0007)
+    assert times.tokens(54.0, 3000) < times.tokens(54.0, 0) < times.tokens(100.0, 0)
+
+
+def test_before_any_measurement_everything_fits():
+    assert PrefillTimes().tokens(1.0, 0) > 10_000
+    assert PrefillTimes().ms_per_token == 0.0
+
+
+def test_no_time_fits_no_token():
+    assert PrefillTimes(1.0, 0.001).tokens(0.0, 5) == 0
+    assert PrefillTimes(1.0, 0.001).tokens(-3.0, 5) == 0
+
+
+def test_the_same_chunk_over_and_over_leaves_the_ratio_and_moves_the_rates():
+    times = PrefillTimes()
+    for ms in (100.0, 200.0):
+        for _ in range(100):
+            times.observe(64, pairs(64, 0), ms)
+        assert times.ms(64, pairs(64, 0)) == pytest.approx(ms, rel=0.02)
+        assert times.token_ms / times.pair_ms == pytest.approx(2000)
+
+
+def test_a_measurement_far_off_counts_little():
+    times = measured(1.0, 0.0005)
+    times.observe(16, pairs(16, 0), 50_000.0)
+    assert times.ms(256, pairs(256, 0)) < 1.2 * (256 + 0.0005 * pairs(256, 0))
+
+
+def test_rates_are_never_negative():
+    times, random = PrefillTimes(), Random(9)
+    for _ in range(500):
+        tokens, position = random.choice((16, 256)), random.randrange(4000)
+        times.observe(tokens, pairs(tokens, position), random.uniform(0.1, 300.0))
+        assert times.token_ms > 0
+        assert times.pair_ms >= 0
+
+
+def test_the_time_a_token_is_that_of_long_chunks_rather_than_of_short_ones():
+    times = PrefillTimes()
+    for tokens, ms in ((3, 36.0), (256, 1024.0)):
+        times.observe(tokens, pairs(tokens, 0), ms)
+    assert 4.0 < times.ms_per_token < 4.3
