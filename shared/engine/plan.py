@@ -64,9 +64,8 @@ class EngineConfig:
     prefill_chunk: int = 256
     """Most prompt tokens in a step, all sequences together."""
     step_max_ms: float = 70.0
-    """Prefill beside decoding sequences is cut so that the step takes this, or twice as long as
-    they take alone if that is more: it bounds the gap of others, and prefill goes on all the same.
-    """
+    """Prefill beside decoding sequences is cut so that the step takes this, or two and a half times
+    what they take alone if that is more: it bounds the gap of others, and prefill goes on."""
     step_alone_max_ms: float = 250.0
     """The same while nobody decodes; it bounds how long a cancel can take."""
     pinned_share: float = 0.25

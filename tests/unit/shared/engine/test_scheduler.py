@@ -174,9 +174,14 @@ def test_prefill_beside_decodes_gets_what_they_leave_of_a_step():
     assert chunks([300], decoding=2, times=times, step_max_ms=70.0) == [32]
 
 
-def test_prefill_gets_as_much_time_as_decodes_that_already_take_longer_than_a_step_may():
-    times = StepTimes(((2, 130.0),), PrefillTimes(1.0))
-    assert chunks([300], decoding=2, times=times, step_max_ms=70.0) == [128]
+def test_prefill_goes_on_beside_decodes_that_fill_a_step():
+    times = StepTimes(((2, 60.0),), PrefillTimes(1.0))
+    assert chunks([300], decoding=2, times=times, step_max_ms=70.0) == [80]
+
+
+def test_prefill_gets_most_of_a_step_once_decodes_alone_take_longer_than_it_may():
+    times = StepTimes(((2, 80.0),), PrefillTimes(1.0))
+    assert chunks([300], decoding=2, times=times, step_max_ms=70.0) == [240]
 
 
 def test_several_prompts_share_the_time_of_a_step():
