@@ -1,18 +1,21 @@
-"""A small HTTP listener for the operator, on loopback: health, metrics, the KV pool and its cache.
+"""A small HTTP listener for the operator, on loopback: health, metrics, steps, the KV pool.
 
-    GET /livez  GET /readyz  GET /metrics  GET /admin/status  POST /admin/flush-cache
+    GET /livez  GET /readyz  GET /metrics  GET /steps.json
+    GET /admin/status  POST /admin/flush-cache
 
 One request a connection, bounded in size and time. It is no web server: anything else is refused.
 """
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from ipaddress import ip_address
 
 from firstlight.core_node.backends.backend import Backend
 from firstlight.core_node.meter import Meter
+from firstlight.core_node.step_trace import document, trace_events
 from firstlight.shared import telemetry
 from firstlight.shared.blocks import BlockCounts
 from firstlight.shared.errors import ConfigError
@@ -22,6 +25,8 @@ HEAD_BYTES_MAX = 8 << 10
 REQUEST_S_MAX = 5.0
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
+LONG = frozenset({"/steps.json"})
+"""What takes long enough to be felt by streams, and is made on a thread."""
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
 _REASONS |= {202: "Accepted", 503: "Service Unavailable"}
 
@@ -44,9 +49,12 @@ class Admin:
         meter: Meter,
         load: Callable[[], Load],
         disk_blocks: Callable[[], BlockCounts],
+        *,
+        node: str = "core",
     ) -> None:
+        """`node` is this core's name, for those who look at several."""
         self._backend, self._meter, self._load = backend, meter, load
-        self._disk_blocks = disk_blocks
+        self._disk_blocks, self._node = disk_blocks, node
         self._server: asyncio.Server | None = None
 
     async def start(self, address: str) -> int:
@@ -77,6 +85,7 @@ class Admin:
             "/livez": ("GET", lambda: Reply(200, b"live\n")),
             "/readyz": ("GET", self._readyz),
             "/metrics": ("GET", self._metrics),
+            "/steps.json": ("GET", self._steps),
             "/admin/status": ("GET", self._status),
             "/admin/flush-cache": ("POST", self._flush),
         }
@@ -92,7 +101,11 @@ class Admin:
 
     def _metrics(self) -> Reply:
         self._meter.load(self._load())
-        return Reply(200, telemetry.render(), telemetry.CONTENT_TYPE)
+        return Reply(200, telemetry.render_core(), telemetry.CONTENT_TYPE)
+
+    def _steps(self) -> Reply:
+        events = trace_events(self._backend.steps(), process=self._node, pid=os.getpid())
+        return Reply(200, document(events), JSON)
 
     def _status(self) -> Reply:
         status = {
@@ -113,18 +126,21 @@ class Admin:
         try:
             async with asyncio.timeout(REQUEST_S_MAX):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(_encode(self._answer(head)))
+                writer.write(_encode(await self._answer(head)))
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
             pass  # a client that sends no request, or does not wait for the answer
         finally:
             writer.close()
 
-    def _answer(self, head: bytes) -> Reply:
+    async def _answer(self, head: bytes) -> Reply:
         parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
             return Reply(400, b"expected an HTTP/1 request line\n")
-        return self.reply(parts[0], parts[1].partition("?")[0])
+        method, path = parts[0], parts[1].partition("?")[0]
+        if path in LONG:
+            return await asyncio.to_thread(self.reply, method, path)
+        return self.reply(method, path)
 
 
 def _encode(reply: Reply) -> bytes:

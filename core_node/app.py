@@ -112,6 +112,7 @@ async def _serve(
 ) -> None:
     meter = Meter(info.models[0])
     server = LinkServer(backend, info, meter)
+    admin = Admin(backend, meter, server.load, memory.disk_blocks, node=info.node)
 
     def deliver(batch: Batch) -> None:
         server.deliver(batch)
@@ -131,7 +132,7 @@ async def _serve(
             server.info = replace(info, address=f"{host}:{listening.port}")
         async with (
             memory.serving(stop),
-            _admin(settings.admin, Admin(backend, meter, server.load, memory.disk_blocks)) as where,
+            _admin(settings.admin, admin) as where,
             _joiner(settings, server, memory, files).member(stop),
         ):
             lifecycle.ready(settings.node, server.info.address, **where)

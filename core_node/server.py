@@ -250,7 +250,6 @@ class LinkServer:
             except FirstlightError:
                 self._end(new)
                 raise
-            self._meter.opened(len(request.prompt) + len(committed))
         except FirstlightError as error:
             self._refuse(link, message, error)
 

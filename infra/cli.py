@@ -205,6 +205,22 @@ def explain(
     return run_explain(id.strip(), url=url, ca_file=ca, key=key, as_json=as_json)
 
 
+@app.command()
+def trace(
+    core: Annotated[
+        str,
+        typer.Argument(metavar="CORE", help="A core of the local mesh, or an admin address."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to. Default: steps.json.")
+    ] = None,
+) -> int:
+    """Save what a core's latest steps did, as a trace for ui.perfetto.dev."""
+    from firstlight.infra.trace import run_trace
+
+    return run_trace(core, out=out)
+
+
 def _check_key(key: str | None) -> None:
     if key is not None and not key.strip():
         raise ConfigError("the key is empty")

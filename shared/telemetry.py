@@ -1,85 +1,167 @@
-"""Every metric of every role, declared here and nowhere else, in a registry of our own.
+"""Every metric of every role, declared here and nowhere else, in registries of our own.
 
-Engine metrics keep vLLM's names where the meaning is the same, so that dashboards and autoscalers
-made for it work; ours begin `firstlight_`. Labels are bounded (role, region, model, source,
-reason); an id, a node or a tenant is never one.
+Where the meaning is the same, names and labels are those of vLLM's engine (v1), so that dashboards
+and autoscalers made for it work; ours begin `firstlight_`. Labels are bounded (role, region, model,
+source, reason); an id, a node or a tenant is never one.
+
+A core counts from a request's arrival there, an edge from its client's first byte: the names that
+both have mean the two, and only a core's carry vLLM's label `engine` (always "0").
 """
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 REGISTRY = CollectorRegistry()
+"""What is only ours."""
+ENGINE_REGISTRY = CollectorRegistry()
+"""In vLLM's words, of a core."""
+EDGE_REGISTRY = CollectorRegistry()
+"""In vLLM's words, of an edge: what its clients see."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_LONG_SECONDS = (*_SECONDS, 120.0, 300.0, 600.0)
 _SHORT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.5, 1.0, 3.0)
 _INSTANT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _TOKENS = (1, 8, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _MODEL = ("model_name",)
+_ENGINE = ("model_name", "engine")
 
 
 def render() -> bytes:
-    """All metrics in Prometheus' text format (`CONTENT_TYPE`)."""
-    return generate_latest(REGISTRY)
+    """All metrics of an edge or a load balancer in Prometheus' text format (`CONTENT_TYPE`)."""
+    return generate_latest(REGISTRY) + generate_latest(EDGE_REGISTRY)
 
 
-# The engine, in vLLM's words.
+def render_core() -> bytes:
+    """The same of a core."""
+    return generate_latest(REGISTRY) + generate_latest(ENGINE_REGISTRY)
+
+
+# A core's engine, in vLLM's words.
 
 REQUESTS_RUNNING = Gauge(
-    "vllm:num_requests_running", "Sequences in the running batch.", _MODEL, registry=REGISTRY
+    "vllm:num_requests_running",
+    "Sequences in the running batch.",
+    _ENGINE,
+    registry=ENGINE_REGISTRY,
 )
 REQUESTS_WAITING = Gauge(
-    "vllm:num_requests_waiting", "Sequences that wait for a first step.", _MODEL, registry=REGISTRY
+    "vllm:num_requests_waiting",
+    "Sequences that wait for a first step.",
+    _ENGINE,
+    registry=ENGINE_REGISTRY,
 )
 KV_USAGE = Gauge(
-    "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", _MODEL, registry=REGISTRY
+    "vllm:kv_cache_usage_perc",
+    "Share of KV blocks in use, 0 to 1.",
+    _ENGINE,
+    registry=ENGINE_REGISTRY,
 )
 PREFIX_QUERIES = Counter(
     "vllm:prefix_cache_queries",
-    "Prompt tokens looked up in the prefix cache.",
-    _MODEL,
-    registry=REGISTRY,
+    "Prompt tokens looked up in the prefix cache, of requests that have their first id.",
+    _ENGINE,
+    registry=ENGINE_REGISTRY,
 )
 PREFIX_HITS = Counter(
-    "vllm:prefix_cache_hits", "Prompt tokens found in it.", _MODEL, registry=REGISTRY
+    "vllm:prefix_cache_hits",
+    "Prompt tokens found in it, from whichever tier.",
+    _ENGINE,
+    registry=ENGINE_REGISTRY,
+)
+PROMPT_TOKENS = Counter(
+    "vllm:prompt_tokens",
+    "Prompt tokens, cached ones too, of requests that have their first id.",
+    _ENGINE,
+    registry=ENGINE_REGISTRY,
 )
 GENERATION_TOKENS = Counter(
-    "vllm:generation_tokens", "Tokens committed.", _MODEL, registry=REGISTRY
+    "vllm:generation_tokens", "Tokens committed.", _ENGINE, registry=ENGINE_REGISTRY
 )
-REQUEST_SUCCESS = Counter(
+PREEMPTIONS = Counter(
+    "vllm:num_preemptions",
+    "Sequences that lost their place to a more important one.",
+    _ENGINE,
+    registry=ENGINE_REGISTRY,
+)
+ENGINE_SUCCESS = Counter(
     "vllm:request_success",
-    "Answers that ended well, by finish reason.",
-    (*_MODEL, "finished_reason"),
-    registry=REGISTRY,
+    "Requests that ended without an error: stop, length, or abort if its edge cancelled it.",
+    (*_ENGINE, "finished_reason"),
+    registry=ENGINE_REGISTRY,
 )
 STEP_TOKENS = Histogram(
     "vllm:iteration_tokens_total",
-    "Tokens in a step.",
-    _MODEL,
+    "Tokens of a step: prompt tokens computed, and ids committed.",
+    _ENGINE,
     buckets=_TOKENS,
-    registry=REGISTRY,
+    registry=ENGINE_REGISTRY,
 )
 QUEUE_SECONDS = Histogram(
     "vllm:request_queue_time_seconds",
     "From arrival at the core to the first step.",
-    _MODEL,
+    _ENGINE,
     buckets=_SECONDS,
-    registry=REGISTRY,
+    registry=ENGINE_REGISTRY,
 )
 PREFILL_SECONDS = Histogram(
     "vllm:request_prefill_time_seconds",
     "From the first step to the first token.",
-    _MODEL,
+    _ENGINE,
     buckets=_SECONDS,
-    registry=REGISTRY,
+    registry=ENGINE_REGISTRY,
+)
+DECODE_SECONDS = Histogram(
+    "vllm:request_decode_time_seconds",
+    "From the first token to the last, of answers that the engine ended.",
+    _ENGINE,
+    buckets=_LONG_SECONDS,
+    registry=ENGINE_REGISTRY,
+)
+ENGINE_TTFT_SECONDS = Histogram(
+    "vllm:time_to_first_token_seconds",
+    "From arrival at the core to the first token.",
+    _ENGINE,
+    buckets=_SECONDS,
+    registry=ENGINE_REGISTRY,
+)
+ITL_SECONDS = Histogram(
+    "vllm:inter_token_latency_seconds",
+    "Between two commits of a sequence, however many tokens the later one brought.",
+    _ENGINE,
+    buckets=_SHORT_SECONDS,
+    registry=ENGINE_REGISTRY,
+)
+ENGINE_E2E_SECONDS = Histogram(
+    "vllm:e2e_request_latency_seconds",
+    "From arrival at the core to the last token, of answers that the engine ended.",
+    _ENGINE,
+    buckets=_LONG_SECONDS,
+    registry=ENGINE_REGISTRY,
+)
+DRAFTS = Counter(
+    "vllm:spec_decode_num_drafts",
+    "Drafts that were verified: one a sequence and step.",
+    _ENGINE,
+    registry=ENGINE_REGISTRY,
 )
 DRAFT_TOKENS = Counter(
     "vllm:spec_decode_num_draft_tokens",
     "Drafted ids that were verified.",
-    _MODEL,
-    registry=REGISTRY,
+    _ENGINE,
+    registry=ENGINE_REGISTRY,
 )
 ACCEPTED_TOKENS = Counter(
-    "vllm:spec_decode_num_accepted_tokens", "Drafted ids that agreed.", _MODEL, registry=REGISTRY
+    "vllm:spec_decode_num_accepted_tokens",
+    "Drafted ids that agreed.",
+    _ENGINE,
+    registry=ENGINE_REGISTRY,
+)
+ACCEPTED_TOKENS_PER_POS = Counter(
+    "vllm:spec_decode_num_accepted_tokens_per_pos",
+    "Drafted ids that agreed, by their place in the draft, from 0.",
+    (*_ENGINE, "position"),
+    registry=ENGINE_REGISTRY,
 )
 
 # The edge, in vLLM's words where a client's wait is meant.
@@ -89,14 +171,20 @@ TTFT_SECONDS = Histogram(
     "From the request's first byte to the first token's.",
     _MODEL,
     buckets=_SECONDS,
-    registry=REGISTRY,
+    registry=EDGE_REGISTRY,
 )
 E2E_SECONDS = Histogram(
     "vllm:e2e_request_latency_seconds",
     "From the request's first byte to the answer's end.",
     _MODEL,
     buckets=_SECONDS,
-    registry=REGISTRY,
+    registry=EDGE_REGISTRY,
+)
+REQUEST_SUCCESS = Counter(
+    "vllm:request_success",
+    "Answers that ended well, by finish reason.",
+    (*_MODEL, "finished_reason"),
+    registry=EDGE_REGISTRY,
 )
 
 # Ours.

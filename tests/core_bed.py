@@ -13,6 +13,7 @@ from firstlight.core_node.admission import Offer
 from firstlight.core_node.backends.backend import Broken, Deliver
 from firstlight.core_node.meter import Meter
 from firstlight.core_node.server import LinkServer
+from firstlight.core_node.step_log import StepRecord
 from firstlight.shared import rpc
 from firstlight.shared.blocks import BlockCounts
 from firstlight.shared.errors import CapacityError
@@ -84,6 +85,9 @@ class ByHand:
 
     def host_blocks(self) -> BlockCounts:
         return BlockCounts()
+
+    def steps(self) -> tuple[StepRecord, ...]:
+        return ()
 
     def stop(self) -> None: ...
 

@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from firstlight.core_node.admission import Offer
+from firstlight.core_node.step_log import StepRecord
 from firstlight.shared.blocks import BlockCounts
 from firstlight.shared.engine.plan import Prefix
 from firstlight.shared.errors import FirstlightError
 from firstlight.shared.types import Commit, Done, Hint, Load, Mark, Request
+
+ABORTED = "abort"
+"""How a request ended that its edge cancelled: the client left, or a stop string was met there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,15 @@ class Batch:
     """Tokens that the step computed."""
     ms: float = 0.0
     """How long it took."""
+    ended_s: float = 0.0
+    """When its results were there, on this core's clock."""
+    prefill_tokens: int = 0
+    """Of the rows, tokens of prompts."""
+    drafts: tuple[tuple[int, int], ...] = ()
+    """(drafted ids, how many of them agreed) of each sequence that had some."""
+    preemptions: int = 0
+    endings: tuple[tuple[str, str], ...] = ()
+    """Of those that are done, by handle: a `FinishReason`, or `ABORTED`."""
     wanted: tuple[tuple[str, Prefix], ...] = ()
     """Requests that were just taken, by handle, and a prefix that is not here as a whole."""
     met: tuple[str, ...] = ()
@@ -49,7 +62,7 @@ class Batch:
     """Of blocks given to `land`, how much was taken in."""
 
     def __bool__(self) -> bool:
-        """Whether it says anything but how long a step took."""
+        """Whether it says anything but how much a step was, and how long it took."""
         return bool(
             self.commits
             or self.done
@@ -115,6 +128,10 @@ class Backend(Protocol):
 
     def host_blocks(self) -> BlockCounts:
         """The host tier below it, as then."""
+        ...
+
+    def steps(self) -> tuple[StepRecord, ...]:
+        """What the latest steps did."""
         ...
 
     def stop(self) -> None:

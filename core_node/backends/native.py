@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from firstlight.core_node.admission import Offer
-from firstlight.core_node.backends.backend import Batch, Broken, Deliver, Failure
+from firstlight.core_node.backends.backend import ABORTED, Batch, Broken, Deliver, Failure
 from firstlight.core_node.backends.saver import LowerTier, Saver
 from firstlight.core_node.mailbox import Mailbox
+from firstlight.core_node.step_log import StepLog, StepRecord, drafts, step_record
 from firstlight.core_node.timeline import Timelines
 from firstlight.shared.blocks import BlockCounts, Buffer
 from firstlight.shared.clock import monotonic_s, sleep_s
@@ -108,6 +109,8 @@ class NativeBackend:
         self._saver = None if below is None else Saver(engine, below)
         self._mailbox = Mailbox(offer.vocab)
         self._timelines = Timelines()
+        self._log = StepLog()
+        self._endings: list[tuple[str, str]] = []
         self._drafters: dict[str, NgramDrafter] = {}
         self._epochs: dict[str, int] = {}
         self._changed = threading.Condition()
@@ -236,6 +239,11 @@ class NativeBackend:
         """The host tier, as then."""
         return self._host_blocks
 
+    def steps(self) -> tuple[StepRecord, ...]:
+        """What the latest steps did."""
+        with self._changed:
+            return self._log.records()
+
     def stop(self) -> None:
         """End the thread after the step that it is in."""
         with self._changed:
@@ -261,9 +269,11 @@ class NativeBackend:
                 result = self._step(began_s)
                 batch = self._digest(result, done, failures, began_s)
                 self._look()
-                if batch:
+                if batch or batch.rows:
                     loop.call_soon_threadsafe(deliver, batch)
+                if batch:
                     sleep_s(HAND_OVER_S)
+                self._record(inbox, result, batch, began_s)
                 idle = not (result.rows or batch.done or batch.failures)
                 if self._saver and not self._engine.has_work:
                     self._saver.save()
@@ -301,6 +311,8 @@ class NativeBackend:
     def _cancel(self, inbox: _Inbox) -> list[Done]:
         done = []
         for handle in inbox.cancels:
+            if handle in self._epochs:
+                self._endings.append((handle, ABORTED))
             epoch = self._epochs.get(handle, 0)
             self._engine.cancel(handle)
             done.append(self._done(handle, epoch, "cancelled"))
@@ -389,13 +401,15 @@ class NativeBackend:
     def _digest(
         self, result: StepResult, done: list[Done], failures: list[Failure], began_s: float
     ) -> Batch:
+        ended_s = monotonic_s()
         for event in result.turns:
             self._timelines.note(event.request, event.turn, began_s, _detail(event))
         commits = []
         for outcome in result.outcomes:
             if outcome.ids:
-                commits.append(self._commit(outcome))
+                commits.append(self._commit(outcome, ended_s))
             if outcome.finish is not None:
+                self._endings.append((outcome.request, str(outcome.finish)))
                 done.append(
                     self._done(outcome.request, outcome.epoch, "finished", str(outcome.finish))
                 )
@@ -405,17 +419,23 @@ class NativeBackend:
         if self._saver is not None:
             for chain in result.held:
                 self._saver.held(chain)
+        endings, self._endings = tuple(self._endings), []
         return Batch(
             commits=tuple(commits),
             done=tuple(done),
             failures=tuple(failures),
             rows=result.rows,
             ms=result.ms,
+            ended_s=ended_s,
+            prefill_tokens=result.prefill_tokens,
+            drafts=drafts(result.outcomes),
+            preemptions=sum(event.turn is Turn.PREEMPTED for event in result.turns),
+            endings=endings,
             met=result.met,
             held=result.held,
         )
 
-    def _commit(self, outcome: Outcome) -> Commit:
+    def _commit(self, outcome: Outcome, now: float) -> Commit:
         handle = outcome.request
         self._mailbox.verified(handle, outcome.verified)
         drafter = self._drafters.get(handle)
@@ -432,10 +452,16 @@ class NativeBackend:
             logprobs=tuple(outcome.logprobs),
             cached_tokens=outcome.cached_tokens,
             queue_ms=outcome.queue_ms,
-            prefill_ms=None
-            if outcome.started_s is None
-            else (monotonic_s() - outcome.started_s) * 1000,
+            prefill_ms=None if outcome.started_s is None else (now - outcome.started_s) * 1000,
         )
+
+    def _record(self, inbox: _Inbox, result: StepResult, batch: Batch, began_s: float) -> None:
+        """Note for people what this turn did."""
+        failed = tuple((one.handle, str(one.error.kind)) for one in batch.failures)
+        arrived = tuple((handle, item.arrived_s) for handle, item in inbox.opens.items())
+        times = (began_s, batch.ended_s, monotonic_s())
+        with self._changed:
+            self._log.add(step_record(result, self._load, times, arrived, batch.endings + failed))
 
     def _done(self, handle: str, epoch: int, how: str, detail: str = "") -> Done:
         self.note(handle, how, detail)

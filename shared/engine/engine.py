@@ -208,6 +208,7 @@ class Engine:
             plan=plan,
             rows=plan.rows,
             ms=ms,
+            ran=tuple(one.ran for one in plan.sequences),
         )
 
     def flush_cache(self) -> None:

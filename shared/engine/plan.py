@@ -139,6 +139,28 @@ class SequencePlan:
     draws: tuple[Draw, ...]
     """One a row at the end of `ids` whose logits are wanted: none, or 1 + drafted."""
 
+    @property
+    def ran(self) -> "Ran":
+        """How much this is, without what it is."""
+        return Ran(self.request, len(self.ids) - self.drafted, self.drafted, bool(self.draws))
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How much of one sequence a step ran. Told to people; nothing decides by it."""
+
+    request: str
+    tokens: int
+    """Known ids, of the prompt or committed."""
+    drafted: int
+    samples: bool
+    """Whether it has all that is known now, and commits."""
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it went on from its latest id alone; anything else is prefill."""
+        return self.samples and self.tokens == 1
+
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
@@ -306,3 +328,9 @@ class StepResult:
     rows: int = 0
     """0: nothing could be planned; wait for a command, or a little."""
     ms: float = 0.0
+    ran: tuple[Ran, ...] = ()
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Tokens of prompts that were computed, those of preempted sequences again."""
+        return sum(one.tokens for one in self.ran if not one.decodes)

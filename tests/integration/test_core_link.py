@@ -70,14 +70,12 @@ async def test_one_step_is_one_frame_with_all_commits_and_endings(core: Core) ->
 
 
 async def test_what_a_step_brought_is_counted(core: Core) -> None:
-    def value(sample: str, **labels: str) -> float:
-        return telemetry.REGISTRY.get_sample_value(sample, labels) or 0.0
-
     def counts() -> list[float]:
-        model = {"model_name": "smol"}
+        tokens, frames = "vllm:generation_tokens_total", "firstlight_link_frames_total"
+        labels = {"model_name": "smol", "engine": "0"}
         return [
-            value("vllm:generation_tokens_total", **model),
-            value("firstlight_link_frames_total", direction="in"),
+            telemetry.ENGINE_REGISTRY.get_sample_value(tokens, labels) or 0.0,
+            telemetry.REGISTRY.get_sample_value(frames, {"direction": "in"}) or 0.0,
         ]
 
     tokens, frames = counts()

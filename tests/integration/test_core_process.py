@@ -176,6 +176,9 @@ async def test_a_core_serves_cancels_forgets_and_stops(tmp_path: Path) -> None:
             assert third.cached_tokens == 0
             metrics = (await core.http.get(f"http://{core.admin}/metrics")).text
             assert "vllm:generation_tokens_total" in metrics
+            steps = (await core.http.get(f"http://{core.admin}/steps.json")).json()
+            names = {event["name"] for event in steps["traceEvents"]}
+            assert {"prefill", "decode", "hand over", "queued", "KV"} <= names
 
             # A link that breaks off leaves nothing behind.
             last = asking(info, "last", 1500)

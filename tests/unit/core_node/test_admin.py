@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 
 import pytest
 from doubles import VOCAB, config, engine, request
@@ -24,7 +25,7 @@ def build(draining: bool = False) -> Admin:
     )
     backend.open(request("a"), 1, (), 99)
     load = Load(running=3, queued=1, draining=draining)
-    return Admin(backend, Meter("m"), lambda: load, lambda: DISK)
+    return Admin(backend, Meter("m"), lambda: load, lambda: DISK, node="core-eu")
 
 
 def test_health_follows_the_drain() -> None:
@@ -44,7 +45,16 @@ def test_the_status_tells_the_blocks() -> None:
 
 
 def test_the_metrics_are_those_of_now() -> None:
-    assert b'vllm:num_requests_running{model_name="m"} 3.0' in build().reply("GET", "/metrics").body
+    metrics = build().reply("GET", "/metrics").body
+    assert b'vllm:num_requests_running{engine="0",model_name="m"} 3.0' in metrics
+
+
+def test_the_steps_are_a_trace_of_this_core() -> None:
+    reply = build().reply("GET", "/steps.json")
+    assert reply.content_type == "application/json"
+    process, thread = json.loads(reply.body)["traceEvents"]
+    assert (process["args"]["name"], process["pid"]) == ("core-eu", os.getpid())
+    assert thread["args"]["name"] == "engine"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +100,8 @@ async def test_requests_come_over_the_socket() -> None:
     answer = await ask(port, b"GET /livez?x=1 HTTP/1.1\r\nhost: x\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert answer.endswith(b"\r\n\r\nlive\n")
+    steps = await ask(port, b"GET /steps.json HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert b"traceEvents" in steps
     await admin.stop()
 
 

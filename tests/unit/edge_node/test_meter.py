@@ -9,7 +9,8 @@ from firstlight.shared.types import FinishReason
 
 
 def value(sample: str, **labels: str) -> float:
-    return telemetry.REGISTRY.get_sample_value(sample, labels) or 0.0
+    ours = telemetry.REGISTRY.get_sample_value(sample, labels)
+    return ours or telemetry.EDGE_REGISTRY.get_sample_value(sample, labels) or 0.0
 
 
 def test_a_choice_that_ends_is_counted_with_its_times() -> None:

@@ -20,7 +20,7 @@ def one_line(capsys: Capture) -> str:
     return line
 
 
-COMMANDS = ["demo", "up", "status", "doctor", "edge", "core", "lb", "chat", "explain"]
+COMMANDS = ["demo", "up", "status", "doctor", "edge", "core", "lb", "chat", "explain", "trace"]
 
 
 def test_version_is_printed(capsys: Capture) -> None:
@@ -50,6 +50,7 @@ def test_every_command_has_help(command: str, capsys: Capture) -> None:
         (["chat", "--max-tokens", "0", "hi"], "--max-tokens"),
         (["chat", "--seed", "x", "hi"], "--seed"),
         (["explain"], "ID"),
+        (["trace"], "CORE"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(

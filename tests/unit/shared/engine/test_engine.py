@@ -3,6 +3,7 @@
 import pytest
 from doubles import VOCAB, Answers, PagedRunner, alone, engine, request
 
+from firstlight.shared.engine.plan import Ran
 from firstlight.shared.errors import (
     CapacityError,
     ConfigError,
@@ -110,6 +111,19 @@ def test_a_prompt_is_prefilled_in_chunks_and_shares_its_prefix_with_the_next():
     assert outcome.cached_tokens == 32
     assert runner.rows[-1] == 8
     assert outcome.ids == tuple(alone(asked))
+
+
+def test_a_step_says_how_much_of_each_sequence_it_ran():
+    made, _ = engine(speculation="always", prefill_chunk=24)
+    made.add(request("a", range(40), max_tokens=4), epoch=1, credit=FAR, now=0.0)
+    first, second = made.step(0.0), made.step(0.0)
+    assert first.ran == (Ran("a", 24, 0, samples=False),)
+    assert second.ran == (Ran("a", 16, 0, samples=True),)
+    assert (first.prefill_tokens, second.prefill_tokens) == (24, 16)
+    made.candidate("a", 41, (1, 2), ("x", "x"))
+    third = made.step(0.0)
+    assert third.ran == (Ran("a", 1, 2, samples=True),)
+    assert (third.rows, third.prefill_tokens) == (3, 0)
 
 
 def test_another_salt_finds_no_prefix():
