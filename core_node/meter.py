@@ -32,7 +32,7 @@ class _Answer:
 
 
 class Meter:
-    """The metrics of one model; label lookups are made once."""
+    """The metrics of one model; label lookups are made once, where the labels are known."""
 
     def __init__(self, model: str) -> None:
         self._labels = labels = (model, ENGINE)
