@@ -176,6 +176,12 @@ def test_a_request_that_began_before_the_log_begins_where_it_is_seen() -> None:
     assert spans(traced(ended)) == [("request", 10.0, 10.02)]
 
 
+def test_an_answer_of_one_id_has_no_decode() -> None:
+    brought = (Committed("1.1", 1, 0),)
+    only = step(10.1, ran=(LAST,), committed=brought, ended=(("1.1", "length"),))
+    assert [name for name, _, _ in spans(traced(LIFE[0], only))] == ["queued", "prefill", "request"]
+
+
 def test_an_end_says_how() -> None:
     ends = [e["args"] for e in traced(*LIFE) if e["ph"] == "e" and e["name"] == "request"]
     assert ends == [{"ended": "stop"}]
