@@ -28,6 +28,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+bench = typer.Typer(help="Measure.", rich_markup_mode=None)
+app.add_typer(bench, name="bench")
+
 Ca = Annotated[
     Path | None,
     typer.Option(
@@ -219,6 +222,62 @@ def trace(
     from firstlight.infra.trace import run_trace
 
     return run_trace(core, out=out)
+
+
+@bench.callback()
+def _bench() -> None:
+    """Measure: every figure comes with its command and machine."""
+
+
+@bench.command()
+def engine(
+    url: Annotated[
+        str | None,
+        typer.Option(help="Server, like http://127.0.0.1:8000/v1. Default: a mesh of its own."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="What requests call it. Default: the server's first.")
+    ] = None,
+    api_key: Annotated[str | None, typer.Option(help="Key of the server at --url.")] = None,
+    pid: Annotated[
+        int | None, typer.Option(min=1, help="Process of that server, for memory and CPU.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Of our core. Default: one a CPU.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, max=100, help="After one warm-up.")] = 3,
+    only: Annotated[
+        str | None, typer.Option(metavar="NAME,…", help="Some scenarios, like single_32,prefix.")
+    ] = None,
+    classes: Annotated[
+        str, typer.Option(metavar="NAME,…", help="Weights whose perplexity is measured.")
+    ] = "bf16,auto",
+    peer: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="Start this server too; {port} becomes its port."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the prompts.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="The last line is one object.")] = False,
+) -> int:
+    """Measure an engine under load: first tokens, speed, gaps, memory, whether texts stay."""
+    from firstlight.infra.bench.engine.command import Options, run_engine
+
+    _check_key(api_key)
+    return run_engine(
+        Options(
+            url=url,
+            model=model,
+            key=api_key,
+            pid=pid,
+            threads=threads or os.cpu_count() or 1,
+            repeats=repeats,
+            only=only,
+            classes=classes,
+            peer=peer,
+            seed=seed,
+            as_json=as_json,
+        )
+    )
 
 
 def _check_key(key: str | None) -> None:

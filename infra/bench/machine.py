@@ -12,12 +12,13 @@ from statistics import median, quantiles
 
 from firstlight.shared.clock import monotonic_s
 
+_SECRETS = ("--key", "--api-key")
 _PACKAGES = ("torch", "numpy", "grpcio", "aioquic", "granian")
 
 
 def heading() -> str:
     """Two lines: how this was started, and on what."""
-    command = shlex.join(["python", "-m", _module(), *sys.argv[1:]])
+    command = shlex.join([*_program(), *_open_arguments(sys.argv[1:])])
     versions = " ".join(f"{name} {_version(name)}" for name in _PACKAGES)
     machine = f"{_cpu()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
     return f"{command}\n{machine}, Python {platform.python_version()}, {versions}"
@@ -66,9 +67,22 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
-def _module() -> str:
+def _program() -> list[str]:
+    """What starts this again, without its arguments."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec.name if spec is not None else sys.argv[0]
+    name = spec.name if spec is not None else sys.argv[0]
+    ours = name == "firstlight.__main__" or Path(name).name == "firstlight"
+    return ["firstlight"] if ours else ["python", "-m", name]
+
+
+def _open_arguments(arguments: Sequence[str]) -> list[str]:
+    """The arguments without keys: what is printed gets around."""
+    shown = []
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        name, equals, _ = argument.partition("=")
+        hidden = name + equals + "…" if equals and name in _SECRETS else argument
+        shown.append("…" if before in _SECRETS else hidden)
+    return shown
 
 
 def _version(name: str) -> str:
