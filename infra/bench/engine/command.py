@@ -8,6 +8,8 @@ they took is told.
 
 import asyncio
 import json
+import signal
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from ssl import SSLContext
@@ -26,6 +28,9 @@ from firstlight.shared.errors import ConfigError
 from firstlight.shared.lifecycle import loop_factory
 from firstlight.shared.model_files import default_model_path
 from firstlight.shared.text.tokenizer import load_tokenizer
+
+TERMINATED = 143
+"""Exit code after SIGTERM, as of every command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +128,26 @@ def _measure(
         async with open_server(url, model=options.model, key=options.key, verify=verify) as server:
             return await measure(server, parts, options.repeats, prompts, pids=pids, say=_say)
 
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(measured())
+    return _to_its_end(measured())
+
+
+def _to_its_end(work: Coroutine[None, None, Report]) -> Report:
+    """Run it on a loop that SIGTERM ends in order, so that what was started is ended too."""
+
+    async def ending() -> Report:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(ending())
+    except asyncio.CancelledError:
+        raise SystemExit(TERMINATED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _perplexities(classes: list[str], threads: int) -> dict[str, float]:

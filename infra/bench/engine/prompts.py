@@ -34,13 +34,13 @@ class Prompts:
             raise ConfigError("this vocabulary has too few common words to make prompts of")
 
     def of(self, tokens: int, *labels: object) -> str:
-        """A text of exactly so many tokens; other labels, other text, from its beginning on.
+        """A text of exactly so many tokens; other labels or length, other text from its beginning.
 
         Raises:
             ConfigError: the vocabulary joins tokens over words, so that no length is exact.
 
         """
-        random = Random(f"{self._seed}/{labels}")
+        random = Random(f"{self._seed}/{tokens}/{labels}")
         text = "".join(f" {word}" for word in random.choices(self._words, k=tokens))
         found = len(self._tokenizer.encode(text, special=False))
         if found != tokens:
