@@ -104,26 +104,60 @@ def noise(ids: Ids, *, seed: int, position: int, choice: int) -> Floats:
     return gumbel(noise_bits(ids, seed=seed, position=position, choice=choice))
 
 
+class _Counted:
+    """Distinct ids in the order in which they first came, and how often each came, as arrays.
+
+    One more id costs the same however many there are: the arrays double when they are full.
+    """
+
+    def __init__(self, ids: Collection[int]) -> None:
+        found = Counter(ids)
+        self._place = dict(zip(found, range(len(found)), strict=True))
+        self._ids = np.fromiter(found.keys(), dtype=np.int64, count=len(found))
+        self._counts = np.fromiter(found.values(), dtype=np.float32, count=len(found))
+
+    def add(self, token: int) -> None:
+        place = self._place.setdefault(token, len(self._place))
+        if place == len(self._ids):
+            more = max(16, place)
+            self._ids = np.append(self._ids, np.zeros(more, dtype=np.int64))
+            self._counts = np.append(self._counts, np.zeros(more, dtype=np.float32))
+        self._ids[place] = token
+        self._counts[place] += 1
+
+    def with_more(self, drafted: Sequence[int]) -> tuple[Ids, Floats]:
+        """As if `drafted` had been added; copies, which later ids do not change."""
+        held, more = len(self._place), Counter(drafted)
+        fresh = [token for token in more if token not in self._place]
+        places = dict(zip(fresh, range(held, held + len(fresh)), strict=True))
+        ids = np.empty(held + len(fresh), dtype=np.int64)
+        counts = np.zeros(held + len(fresh), dtype=np.float32)
+        ids[:held], ids[held:] = self._ids[:held], fresh
+        counts[:held] = self._counts[:held]
+        for token, times in more.items():
+            counts[places[token] if token in places else self._place[token]] += times
+        return ids, counts
+
+
 class History:
     """Which ids a sequence holds, and how often each was generated: what penalties look at."""
 
     def __init__(self, prompt: Collection[int], generated: Sequence[int] = ()) -> None:
-        self.prompt = frozenset(prompt)
-        self.generated = Counter(generated)
+        self._generated = _Counted(generated)
+        self._all = _Counted([*prompt, *generated])
 
     def append(self, token: int) -> None:
         """Count one more generated id."""
-        self.generated[token] += 1
+        self._generated.add(token)
+        self._all.add(token)
 
     def counts(self, drafted: Sequence[int]) -> tuple[Ids, Floats]:
         """Distinct generated and drafted ids, and how often each occurs."""
-        total = self.generated + Counter(drafted) if drafted else self.generated
-        ids = np.fromiter(total.keys(), dtype=np.int64, count=len(total))
-        return ids, np.fromiter(total.values(), dtype=np.float32, count=len(total))
+        return self._generated.with_more(drafted)
 
     def seen(self, drafted: Sequence[int]) -> Ids:
-        """Distinct ids of the prompt, the generated ids and the drafted ones."""
-        return np.array(sorted(self.prompt.union(self.generated, drafted)), dtype=np.int64)
+        """Distinct ids of the prompt, the generated ids and the drafted ones, in no set order."""
+        return self._all.with_more(drafted)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -311,7 +311,29 @@ def test_the_biased_rule_shared_noise_with_u_below_p_over_q_is_caught(prompt):
     assert p_value(np.where(accepted, draft, instead), p) < 1e-3
 
 
-def test_history_counts_do_not_change_by_asking_with_drafts():
+@pytest.mark.parametrize("drafted", [(), (3,), (3, 4, 4, 90, 1)])
+def test_history_is_that_of_sets_and_counters_however_it_grew(drafted):
+    prompt = np.random.default_rng(1).integers(0, 60, 40).tolist()
+    ids = np.random.default_rng(2).integers(0, 90, 200).tolist()
+    grown = History(prompt)
+    for length, token in enumerate(ids, 1):
+        grown.append(token)
+        for history in (grown, History(prompt, ids[:length])):
+            found, counts = history.counts(drafted)
+            assert dict(zip(found.tolist(), counts.tolist(), strict=True)) == Counter(
+                [*ids[:length], *drafted]
+            )
+            seen = history.seen(drafted).tolist()
+            assert sorted(seen) == sorted({*prompt, *ids[:length], *drafted})
+
+
+def test_history_does_not_change_by_asking_with_drafts_nor_an_answer_by_later_ids():
     history = History((1, 2), (3,))
     history.counts((3, 4))
-    assert history.generated == Counter({3: 1})
+    history.seen((5,))
+    ids, counts = history.counts(())
+    seen = history.seen(())
+    history.append(3)
+    history.append(6)
+    assert (ids.tolist(), counts.tolist(), seen.tolist()) == ([3], [1.0], [1, 2, 3])
+    assert [part.tolist() for part in history.counts(())] == [[3, 6], [2.0, 1.0]]
