@@ -3,6 +3,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+DRAW: np.dtype[np.void]
+"""seed, top_p, min_p, top_k, position, choice, temperature (0: greedy), repetition, presence,
+frequency, then how many of `bias_ids`, `seen` and `counted` are this draw's."""
+NOT_FINITE: int
+NONE_IS_LEFT: int
+
 def available() -> list[str]: ...
 def matmul(kernels: str, weights: Matrix, rows: NDArray[np.float32]) -> NDArray[np.float32]: ...
 
@@ -59,3 +65,14 @@ class Decoder:
         pages: NDArray[np.float16],
         logits: NDArray[np.float32],
     ) -> None: ...
+    def sample(
+        self,
+        *,
+        logits: NDArray[np.float32],
+        draws: NDArray[np.void],
+        bias_ids: NDArray[np.int64],
+        biases: NDArray[np.float32],
+        seen: NDArray[np.int64],
+        counted: NDArray[np.int64],
+        counts: NDArray[np.float32],
+    ) -> NDArray[np.int64]: ...

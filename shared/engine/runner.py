@@ -30,9 +30,10 @@ class TorchRunner:
     def run(self, plan: StepPlan) -> StepRows:
         """Logits of the rows that are sampled, each sampled on its own."""
         began_s = monotonic_s()
-        logits = self._model.transformer.logits(step_batch(plan), self._kv)
+        model = self._model.transformer
+        logits = model.logits(step_batch(plan), self._kv)
         draws = [draw for sequence in plan.sequences for draw in sequence.draws]
-        found = iter(sample_rows(logits.numpy(), draws))
+        found = iter(sample_rows(logits.numpy(), draws, model.pick))
         sampled = tuple(tuple(next(found) for _ in sequence.draws) for sequence in plan.sequences)
         return StepRows(sampled, (monotonic_s() - began_s) * 1000)
 

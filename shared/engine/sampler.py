@@ -6,8 +6,9 @@ bounds what noise another id would need to win; its 32 random bits tell whether 
 much, and only for the handful that could is a logarithm taken.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,9 @@ from firstlight.shared.sampling import (
 )
 from firstlight.shared.types import Sampling, TokenLogprobs
 
+Pick: TypeAlias = Callable[[Floats, Sequence[Draw]], Sequence[int]]
+"""Ids of rows of raw logits [rows, vocab]: those of `sampling.sample`, and −1 for a row that is not
+finite. Raises `ArithmeticError`, `IndexError` or `ValueError` for a row that cannot be sampled."""
 _ALL_MAX = 1024
 """Up to so many ids the noise of all of them is taken."""
 _HEAD = 256
@@ -44,28 +48,35 @@ class Sampled:
     error: str = ""
 
 
-def sample_rows(logits: Floats, draws: Sequence[Draw]) -> list[Sampled]:
+def pick_rows(logits: Floats, draws: Sequence[Draw]) -> list[int]:
+    """The `Pick` in numpy."""
+    return [
+        pick(row, draw) if np.isfinite(row).all() else -1
+        for row, draw in zip(logits, draws, strict=True)
+    ]
+
+
+def sample_rows(logits: Floats, draws: Sequence[Draw], pick: Pick = pick_rows) -> list[Sampled]:
     """One result a row of raw logits [rows, vocab]; a row that cannot be sampled fails alone."""
     assert len(logits) == len(draws), (logits.shape, len(draws))
     if not draws:
         return []
-    peaks, best = logits.max(axis=1), logits.argmax(axis=1)
-    return [
-        _sample_row(row, draw, bool(np.isfinite(peak)), int(token))
-        for row, draw, peak, token in zip(logits, draws, peaks, best, strict=True)
-    ]
-
-
-def _sample_row(logits: Floats, draw: Draw, finite: bool, best: int) -> Sampled:
-    if not finite:
-        return Sampled(-1, error=f"logits at position {draw.position} are not finite")
     try:
-        token = best if _plain(draw.sampling) else pick(logits, draw)
-        wanted = draw.sampling.logprobs
-        found = None if wanted is None else logprobs(logits, token, wanted)
+        tokens = pick(logits, draws)
+        return [_sampled(*one) for one in zip(logits, draws, tokens, strict=True)]
     except (ArithmeticError, IndexError, ValueError) as error:
-        return Sampled(-1, error=f"sampling at position {draw.position} failed: {error}")
-    return Sampled(token, found)
+        if len(draws) > 1:  # one of them is wrong: each for itself
+            rows = zip(logits, draws, strict=True)
+            return [sample_rows(row[None], [draw], pick)[0] for row, draw in rows]
+        reason = f"sampling at position {draws[0].position} failed: {error}"
+        return [Sampled(-1, error=reason)]
+
+
+def _sampled(logits: Floats, draw: Draw, token: int) -> Sampled:
+    if token < 0:
+        return Sampled(-1, error=f"logits at position {draw.position} are not finite")
+    wanted = draw.sampling.logprobs
+    return Sampled(token, None if wanted is None else logprobs(logits, token, wanted))
 
 
 def _plain(sampling: Sampling) -> bool:
@@ -79,7 +90,10 @@ def _plain(sampling: Sampling) -> bool:
 
 def pick(logits: Floats, draw: Draw) -> int:
     """The id that `sampling.sample` picks from raw logits [vocab]."""
-    sampling, adjusted = draw.sampling, penalized(logits, draw)
+    sampling = draw.sampling
+    if _plain(sampling):
+        return int(logits.argmax())
+    adjusted = penalized(logits, draw)
     if greedy(sampling):
         return int(adjusted.argmax())
     tempered = adjusted / np.float32(sampling.temperature)

@@ -91,6 +91,30 @@ void Decoder::run(const Step& step) {
     team_.run([&](int thread) { work(step, thread); });
 }
 
+void Decoder::sample(const float* logits, const Draw* draws, int rows, const Lists& lists, std::int64_t* ids) {
+    std::vector<Lists> own{lists};
+    for (int row = 0; row < rows; ++row) own.push_back(own.back().after(draws[row]));
+    auto within = [&](const std::int64_t* first, const std::int64_t* end, const char* name) {
+        auto inside = [&](std::int64_t id) { return 0 <= id && id < config_.vocab; };
+        auto wrong = std::find_if_not(first, end, inside);
+        if (wrong == end) return;
+        throw std::invalid_argument(std::string(name) + " has id " + std::to_string(*wrong) +
+                                    ", outside of the vocabulary");
+    };
+    within(lists.bias_ids, own.back().bias_ids, "logit_bias");
+    within(lists.seen, own.back().seen, "history");
+    within(lists.counted, own.back().counted, "history");
+    while (static_cast<int>(samplers_.size()) < team_.size()) samplers_.emplace_back(*kernels_, config_.vocab);
+    auto one = [&](int thread, int row) {
+        const float* own_logits = logits + static_cast<std::size_t>(row) * config_.vocab;
+        ids[row] = samplers_[thread].sample(own_logits, draws[row], own[row]);
+    };
+    if (rows == 1) return one(0, 0);  // wakes nobody
+    team_.run([&](int thread) {
+        team_.each(rows, 1, [&](int begin, int) { one(thread, begin); });
+    });
+}
+
 void Decoder::check(const Step& step) const {
     require(head_ != nullptr, "the model is not complete");
     require(step.rows > 0, "a step without rows");

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "sampling.h"
 #include "threads.h"
 
 namespace firstlight {
@@ -63,6 +64,10 @@ public:
     // std::invalid_argument, before anything is written, for a step that contradicts itself.
     void run(const Step& step);
 
+    // Ids [rows] by logits [rows, vocab] and as many draws; see Sampler::sample. Throws
+    // std::invalid_argument if a list names an id outside of the vocabulary.
+    void sample(const float* logits, const Draw* draws, int rows, const Lists& lists, std::int64_t* ids);
+
 private:
     struct Task {
         Tile tile;
@@ -97,6 +102,7 @@ private:
     int lines_max_;           // rows of a tile of attention
     std::size_t part_;        // floats of one partial softmax
     std::vector<Scratch> scratch_;
+    std::vector<Sampler> samplers_;  // one a thread, made when they are first needed
     std::vector<Task> tasks_;
     std::vector<Split> splits_;
     Aligned<float> x_, rows_, heads_out_, wide_, cosine_, sine_, parts_;

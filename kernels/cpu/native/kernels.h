@@ -70,6 +70,13 @@ struct Partial {
     float* sums;  // [rows, head_dim]
 };
 
+// Philox-4x32-10: id i has word i % 4 of counter (i / 4, position, choice, 0).
+struct Noise {
+    static constexpr int kRounds = 10;
+    static constexpr std::uint32_t kMultipliers[2] = {0xD2511F53, 0xCD9E8D57}, kWeyl[2] = {0x9E3779B9, 0xBB67AE85};
+    std::uint32_t key[2], position, choice;
+};
+
 struct Kernels {
     const char* name;
 
@@ -89,7 +96,16 @@ struct Kernels {
     void (*merge)(const Partial& into, const Partial& other, int rows, int head_dim);
     void (*finish)(const Partial& sums, const Tile& tile, int kv_head, const Shape& shape,
                    float* out);
+
+    // Of sampling: see sampling.inl.
     int (*largest)(const float* values, int count);
+    float (*temper)(const float* from, float* to, int count, float temperature);
+    int (*first)(const float* values, int count, float edge);
+    // Over values that are padded to a multiple of 16 with −∞:
+    int (*above)(const float* values, int count, float edge, std::int32_t* ids);
+    double (*weigh)(const float* values, int count, float peak, double* to);
+    int (*likely)(const float* values, int count, float floor, float bound, const Noise& noise, std::int32_t* ids,
+                  std::uint32_t* bits_of_ids);
 };
 
 // Whether a row of a tile sees nothing of a chunk.

@@ -345,26 +345,13 @@ static void finish(const Partial& sums, const Tile& tile, int kv_head, const Sha
     }
 }
 
-// The lowest index of the largest value; −1 if one of them is not finite.
-static int largest(const float* values, int count) {
-    Floats peak = splat(kNever), wrong = splat(0.0f);
-    int whole = count / kLanes * kLanes;
-    for (int k = 0; k < whole; k += kLanes) {
-        Floats x = load(values + k);
-        peak = max(peak, x);
-        wrong = fma(x, splat(0.0f), wrong);
-    }
-    float best = most(peak), bad = total(wrong);
-    for (int k = whole; k < count; ++k) {
-        best = std::max(best, values[k]);
-        bad += values[k] * 0.0f;
-    }
-    if (bad != 0.0f) return -1;  // NaN is unequal too
-    for (int k = 0; k < count; ++k)
-        if (values[k] == best) return k;
-    return -1;
-}
+}  // namespace firstlight::FL_ISA
 
-constexpr Kernels table{kName, prepare, norm, matmul, rotate_and_write, attend, merge, finish, largest};
+#include "sampling.inl"
+
+namespace firstlight::FL_ISA {
+
+constexpr Kernels table{kName,  prepare, norm,    matmul, rotate_and_write, attend, merge,
+                        finish, largest, temper, first,  above,            weigh,  likely};
 
 }  // namespace firstlight::FL_ISA

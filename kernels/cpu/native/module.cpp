@@ -94,6 +94,36 @@ public:
         decoder_.run(step);
     }
 
+    Array<std::int64_t> sample(const Array<float>& logits, const Array<Draw>& draws,
+                               const Array<std::int64_t>& bias_ids, const Array<float>& biases,
+                               const Array<std::int64_t>& seen, const Array<std::int64_t>& counted,
+                               const Array<float>& counts) {
+        int rows = static_cast<int>(draws.size());
+        require_length(draws, rows, "draws");
+        if (logits.ndim() != 2 || logits.shape(0) != rows || logits.shape(1) != config_.vocab)
+            throw std::invalid_argument("logits are not [draws, vocab]");
+        py::ssize_t lengths[3] = {};
+        for (int row = 0; row < rows; ++row) {
+            const Draw& draw = draws.data()[row];
+            lengths[0] += draw.biases;
+            lengths[1] += draw.seen;
+            lengths[2] += draw.counted;
+        }
+        require_length(bias_ids, lengths[0], "bias_ids");
+        require_length(biases, lengths[0], "biases");
+        require_length(seen, lengths[1], "seen");
+        require_length(counted, lengths[2], "counted");
+        require_length(counts, lengths[2], "counts");
+        Lists lists{bias_ids.data(), biases.data(), seen.data(), counted.data(), counts.data()};
+        Array<std::int64_t> ids(rows);
+        std::int64_t* to = ids.mutable_data();
+        {
+            py::gil_scoped_release released;
+            decoder_.sample(logits.data(), draws.data(), rows, lists, to);
+        }
+        return ids;
+    }
+
 private:
     static void check_offsets(const Array<std::int32_t>& offsets, py::ssize_t end) {
         std::int32_t before = 0;
@@ -145,6 +175,11 @@ PYBIND11_MODULE(_native, module) {
         for (const Kernels* const* known = available_kernels(); *known; ++known) names.push_back((*known)->name);
         return names;
     });
+    PYBIND11_NUMPY_DTYPE(Draw, seed, top_p, min_p, top_k, position, choice, temperature, repetition, presence, frequency,
+                         biases, seen, counted);
+    module.attr("DRAW") = py::dtype::of<Draw>();
+    module.attr("NOT_FINITE") = kNotFinite;
+    module.attr("NONE_IS_LEFT") = kNoneIsLeft;
     py::class_<Matrix, std::shared_ptr<Matrix>>(module, "Matrix")
         .def_static("from_blocks", &from_blocks, py::arg("type"), py::arg("rows").noconvert(), py::arg("inputs"))
         .def_static("from_floats", &from_floats, py::arg("format"), py::arg("rows").noconvert())
@@ -168,6 +203,9 @@ PYBIND11_MODULE(_native, module) {
         .def("run", &PyDecoder::run, py::kw_only(), py::arg("ids").noconvert(), py::arg("positions").noconvert(),
              py::arg("slots").noconvert(), py::arg("spans").noconvert(), py::arg("tables").noconvert(),
              py::arg("table_offsets").noconvert(), py::arg("logit_rows").noconvert(), py::arg("pages"),
-             py::arg("logits").noconvert());
+             py::arg("logits").noconvert())
+        .def("sample", &PyDecoder::sample, py::kw_only(), py::arg("logits").noconvert(), py::arg("draws").noconvert(),
+             py::arg("bias_ids").noconvert(), py::arg("biases").noconvert(), py::arg("seen").noconvert(),
+             py::arg("counted").noconvert(), py::arg("counts").noconvert());
     module.def("matmul", &matmul, py::arg("kernels"), py::arg("weights"), py::arg("rows").noconvert());
 }

@@ -1,5 +1,6 @@
 """From a path to a model that is ready to run, and the class of numbers that it produces."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -27,6 +28,7 @@ from firstlight.shared.engine.model.weights import (
 )
 from firstlight.shared.errors import ConfigError
 from firstlight.shared.model_files import read_gguf, read_json
+from firstlight.shared.sampling import Draw, Floats
 
 _EAGER_WEIGHTS = {"auto": torch.float32, "f32": torch.float32, "bf16": torch.bfloat16}
 KERNELS = ("auto", "cpu", "eager", "reference")
@@ -53,6 +55,10 @@ class Model(Protocol):
             ValueError: the batch contradicts itself, the pool or the vocabulary.
 
         """
+        ...
+
+    def pick(self, logits: Floats, draws: Sequence[Draw]) -> Sequence[int]:
+        """Its `sampler.Pick`."""
         ...
 
 

@@ -19,8 +19,10 @@ from firstlight.kernels.pages import HALF_PAGES
 from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.batch import StepBatch
 from firstlight.shared.engine.model.config import ModelConfig
+from firstlight.shared.engine.model.native_sampler import native_pick
 from firstlight.shared.engine.model.weights import Floats, Weights
 from firstlight.shared.errors import ConfigError
+from firstlight.shared.sampling import Draw
 
 if TYPE_CHECKING:
     from firstlight.kernels.cpu._native import Decoder, Matrix
@@ -90,6 +92,10 @@ class NativeModel:
             logits=logits,
         )
         return torch.from_numpy(logits)
+
+    def pick(self, logits: Floats, draws: Sequence[Draw]) -> Sequence[int]:
+        """A `sampler.Pick` that shares the rows out on the decoder's threads."""
+        return native_pick(self._decoder, logits, draws)
 
 
 class _Placer:

@@ -16,6 +16,7 @@ from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.batch import StepBatch
 from firstlight.shared.engine.model.config import ModelConfig
 from firstlight.shared.engine.model.weights import Weights
+from firstlight.shared.engine.sampler import pick_rows
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Transformer:
     """Weights placed for one of the implementations in torch."""
 
     form = FLOAT_PAGES
+    pick = staticmethod(pick_rows)
 
     def __init__(
         self,
