@@ -156,7 +156,7 @@ class TimedRunner:
             assert chain[seen - 1, _AFTER] == digest, f"{one.request}: the KV of another sequence"
         else:
             ids = set(chain[:known, _ID].tolist())
-            assert ids == history.prompt | history.generated.keys(), f"{one.request}: not its ids"
+            assert ids == set(history.seen(()).tolist()), f"{one.request}: not its ids"
         self._tips[history] = known, int(chain[known - 1, _AFTER])
 
 
