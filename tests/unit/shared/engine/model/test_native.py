@@ -10,9 +10,13 @@ from firstlight.kernels.cpu.extension import instruction_sets
 from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.batch import SequenceRows, join_rows
 from firstlight.shared.engine.model.config import ModelConfig
-from firstlight.shared.engine.model.load import place
+from firstlight.shared.engine.model.load import LoadedModel, place
 from firstlight.shared.engine.model.weights import Weights, expected_shapes
+from firstlight.shared.engine.plan import SequencePlan, StepPlan
+from firstlight.shared.engine.runner import TorchRunner, step_batch
 from firstlight.shared.errors import ConfigError
+from firstlight.shared.sampling import Draw, History, sample
+from firstlight.shared.types import Sampling
 
 pytestmark = pytest.mark.skipif(not instruction_sets(), reason="the C++ kernels cannot run here")
 BLOCKS = 60
@@ -159,3 +163,25 @@ def test_a_shape_that_the_kernels_cannot_run_is_refused_by_name_and_passed_on_by
     with pytest.raises(ConfigError, match="multiples of 16"):
         place(of, random_weights(of, 8), kernels="cpu", weights="f32")
     assert place(of, random_weights(of, 8), kernels="auto").signature.startswith("eager")
+
+
+@pytest.mark.parametrize("kernels", ["cpu", "eager"])
+def test_a_runner_samples_what_the_reference_picks_from_the_models_logits(kernels):
+    made = config(SHAPES[0])
+    model = place(made, random_weights(made, 1), kernels=kernels, threads=2)
+    history = History((5, 6), (7, 7))
+    kinds = (
+        Sampling(temperature=0.0),
+        Sampling(temperature=0.9, top_p=0.8, frequency_penalty=0.3),
+        Sampling(temperature=1.5, repetition_penalty=1.2),
+    )
+    draws = tuple(
+        Draw(kind, 2**63 + place, 0, 20 + place, history) for place, kind in enumerate(kinds)
+    )
+    plan = StepPlan((SequencePlan("one", 0, (9, 8, 7), 2, (3,), draws),))
+    loaded = LoadedModel(made, model, "random", "", "")
+    runner = TorchRunner(loaded, loaded.storage(4))
+    found = [one.id for one in runner.run(plan).sampled[0]]
+    logits = model.logits(step_batch(plan), loaded.storage(4)).numpy()
+    assert found == [sample(*one) for one in zip(logits, draws, strict=True)]
+    assert found == list(model.pick(logits, draws))
