@@ -131,7 +131,8 @@ def random_draw(rng: np.random.Generator, vocab: int) -> Draw:
 
 def random_rows(rng: np.random.Generator, size: int, vocab: int) -> np.ndarray:
     made = rng.normal(size=(size, vocab)) * rng.choice([0.01, 1, 3, 10], size=(size, 1))
-    made += rng.choice([0, 0, -30, 1000], size=(size, 1))
+    # At 1e8 a float32 has steps of 8: many scores are equal, also of different logits.
+    made += rng.choice([0, 0, -30, 1000, 1e8], size=(size, 1))
     digits = rng.choice([-1, 0, 1, 9], size=size)
     return np.array(
         [np.round(row, digit) for row, digit in zip(made, digits, strict=True)], dtype=np.float32
@@ -165,6 +166,21 @@ def test_a_flood_of_biases_is_applied_as_the_reference_does(pick):
         logits, draws = rows(20, 5000, 4), [draw(sampling, seed) for seed in range(20)]
         expected = [sample(*one) for one in zip(logits, draws, strict=True)]
         assert list(pick(logits, draws)) == expected
+
+
+@pytest.mark.parametrize("pick", WAYS)
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(top_p=0.99), Sampling(top_k=40_000), Sampling(min_p=1e-5), Sampling(min_p=1e-3)],
+    ids=repr,
+)
+def test_many_ids_far_below_the_largest_win_as_often_as_they_should(pick, sampling):
+    logits = np.zeros((20, 49152), dtype=np.float32)
+    logits[:, 30_000] = 9
+    draws = [draw(sampling, seed) for seed in range(20)]
+    found = list(pick(logits, draws))
+    assert found == [sample(*one) for one in zip(logits, draws, strict=True)]
+    assert (set(found) == {30_000}) == (sampling.min_p == 1e-3)
 
 
 @pytest.mark.parametrize("pick", WAYS)
