@@ -3,6 +3,7 @@
 namespace firstlight::FL_ISA {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
+constexpr float kLeastPeak = 1e-30f;  // a group of smaller values counts as zeros: 127 / peak stays finite
 constexpr int kRowsTogether = 256;  // rows that pass a panel while it and they are in the cache
 
 // Calls body(integral_constant<R>, row) for tiles of R rows, then halves of that for what is left.
@@ -69,8 +70,9 @@ static void prepare(Activations& to, int row, const float* x, const float* weigh
     for (int g = 0; g < groups; ++g) {
         Floats a = value(g * kGroup), b = value(g * kGroup + kLanes);
         float peak = most(max(absolute(a), absolute(b)));
-        float wrong = total(mul(add(a, b), splat(0.0f)));  // 0, or not a number if one of them is not finite
-        Floats inverse_scale = splat(peak > 0.0f ? 127.0f / peak : 0.0f);
+        float wrong = total(add(mul(a, splat(0.0f)), mul(b, splat(0.0f))));  // NaN if one is not finite
+        if (wrong != 0.0f) a = b = splat(0.0f);  // what has no value gets codes that have one
+        Floats inverse_scale = splat(peak > kLeastPeak ? 127.0f / peak : 0.0f);
         std::int8_t* at = codes + g * kGroup;
         sums[g] = store_bytes(at, rounded(mul(a, inverse_scale)));
         sums[g] += store_bytes(at + kLanes, rounded(mul(b, inverse_scale)));

@@ -79,6 +79,15 @@ def test_what_is_not_finite_spoils_its_own_row_only(weight_format, wrong):
     assert np.array_equal(found[[0, 1, 3, 4]], clean[[0, 1, 3, 4]])
 
 
+@pytest.mark.parametrize("size", [1e-45, 1e-38, 1e-33, 1e30])
+def test_rows_of_tiny_and_of_huge_values_give_finite_products(size):
+    for weight_format in FORMATS:
+        weights = matrix(weight_format, normal(8, 20, 64))
+        found = product(weights, normal(9, 3, 64) * np.float32(size))
+        assert np.isfinite(found).all()
+        assert (np.abs(found) <= 64 * 20 * size).all()
+
+
 def test_rows_of_zeros_give_zeros():
     for weight_format in FORMATS:
         weights = matrix(weight_format, normal(8, 20, 64))
