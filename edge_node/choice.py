@@ -261,8 +261,11 @@ class Choice:
     def _first(self, commit: Commit, now: float) -> None:
         self._first_s = now
         total = (now - self._received_s) * 1e3
-        network = self.assignment.network_ms if self.assignment else 0.0
         queue, prefill = commit.queue_ms or 0.0, commit.prefill_ms or 0.0
+        expected = self.assignment.network_ms if self.assignment else 0.0
+        network = min(
+            expected, max(0.0, total - queue - prefill)
+        )  # of many round trips, not of this
         parts = TtftParts(
             total=total,
             network=network,

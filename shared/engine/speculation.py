@@ -2,6 +2,7 @@
 
 Called after decodes and prefill chunks are planned, so a draft never delays either. A drafted row
 is worth the probability that it and all before it are right; the step-time table has its price.
+A step that prefills has no time for any: it is cut to what others' gaps may last.
 Rows are taken best first, as many as make the step yield the most ids a ms. None is a fine answer.
 """
 
@@ -50,6 +51,8 @@ def allot(
     """Add drafted rows to `works`, at most `rows_left` in all and `most` a sequence."""
     if mode == "off" or not drafts or rows_left <= 0:
         return
+    if mode == "auto" and any(work.count > 1 or not work.samples for work in works):
+        return  # prefill fills the time that this step may take
     rows = sum(work.rows for work in works)
     sampling = [work for work in works if work.samples]
     keep = _keep_all if mode == "always" else _keeper(controller, times, rows, len(sampling), most)

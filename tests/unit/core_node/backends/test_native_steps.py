@@ -60,7 +60,7 @@ async def test_a_preemption_is_counted_in_its_step() -> None:
     bench.backend.open(request("now", priority=Priority.CRITICAL, max_tokens=2), 1, (), CREDIT)
     await bench.until(lambda: bench.done("batch"))
     bench.backend.stop()
-    assert sum(batch.preemptions for batch in bench.batches) == bench.engine.preemptions == 1
+    assert sum(batch.preemptions for batch in bench.batches) == bench.engine.counts.preemptions == 1
 
 
 async def test_the_log_of_steps_tells_a_request_from_its_arrival_to_its_end(bench: Bench) -> None:

@@ -61,6 +61,12 @@ def test_the_more_trusted_sequence_gets_the_rows_first():
     assert bad < good
 
 
+def test_a_step_that_prefills_has_no_rows_for_drafts():
+    prompt = ready("prompt")
+    prompt.count = 2
+    assert drafted([ready("a"), prompt], Controller({"s": 0.9}), CHEAP) == [0, 0]
+
+
 def test_rows_left_bound_the_drafts():
     assert (
         sum(drafted([ready("a"), ready("b")], Controller(), DEAR, mode="always", rows_left=5)) == 5
