@@ -9,14 +9,7 @@ namespace firstlight {
 namespace {
 
 constexpr int kTileLines = 24;       // rows that share a pass over a chunk of keys
-constexpr int kScoreRowsMax = 16;    // no kernels take more rows at once
 constexpr int kTasksPerThread = 4;   // fewer tiles than this: chunks of a tile are shared out
-
-const Kernels* find_kernels(const std::string& name) {
-    for (const Kernels* const* known = available_kernels(); *known; ++known)
-        if (name == (*known)->name) return *known;
-    throw std::invalid_argument("kernels '" + name + "' cannot run on this machine");
-}
 
 void require(bool holds, const std::string& what) {
     if (!holds) throw std::invalid_argument(what);
@@ -45,7 +38,7 @@ void Activations::reserve(int rows, int inputs_of_row) {
 }
 
 Decoder::Decoder(const std::string& kernels, int threads, Config config)
-    : kernels_(find_kernels(kernels)), config_(std::move(config)), team_(threads) {
+    : kernels_(&kernels_named(kernels)), config_(std::move(config)), team_(threads) {
     const Config& c = config_;
     for (int size : {c.head_dim, c.hidden, c.intermediate})
         require(size > 0 && size % kLanes == 0, "head_dim, hidden and intermediate sizes must be multiples of 16");
@@ -54,7 +47,7 @@ Decoder::Decoder(const std::string& kernels, int threads, Config config)
     lines_max_ = std::max(kTileLines, shape().group());
     part_ = static_cast<std::size_t>(lines_max_) * (c.head_dim + 2);
     for (int thread = 0; thread < threads; ++thread)
-        scratch_.push_back({aligned<float>(kScoreRowsMax * kChunk), aligned<float>(part_), aligned<float>(part_)});
+        scratch_.push_back({aligned<float>(kScoreRows * kChunk), aligned<float>(part_), aligned<float>(part_)});
 }
 
 void Decoder::add(Layer layer) {
@@ -304,6 +297,12 @@ void Decoder::matmul(const Matrix& weights, const Activations& x, int rows, cons
 
 Partial Decoder::partial(float* memory) const {
     return {memory, memory + lines_max_, memory + 2 * lines_max_};
+}
+
+const Kernels& kernels_named(const std::string& name) {
+    for (const Kernels* const* known = available_kernels(); *known; ++known)
+        if (name == (*known)->name) return **known;
+    throw std::invalid_argument("kernels '" + name + "' cannot run on this machine");
 }
 
 const Kernels* const* available_kernels() {

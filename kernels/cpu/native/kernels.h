@@ -39,6 +39,7 @@ struct Target {
 
 constexpr int kBlock = 16;   // tokens a block of keys and values
 constexpr int kChunk = 256;  // key positions that share one softmax
+constexpr int kScoreRows = 16;  // no kernels take more rows at once
 
 struct Shape {
     int heads, kv_heads, head_dim;
@@ -89,7 +90,7 @@ struct Kernels {
     // Turns queries and keys of a row in place, and puts keys and values where they belong.
     void (*rotate_and_write)(float* row, const float* cosine, const float* sine, const Shape& shape,
                              const Pages& pages, int block, int offset);
-    // One chunk of keys: `scores` is scratch for tokens · group rows of kChunk floats.
+    // One chunk of keys: `scores` is scratch for kScoreRows rows of kChunk floats.
     void (*attend)(const float* rows, const Tile& tile, int kv_head, int chunk, const Shape& shape,
                    const Pages& pages, float* scores, const Partial& to);
     // `into` becomes what both chunks together are, `other` being the later one.
@@ -108,13 +109,10 @@ struct Kernels {
                   std::uint32_t* bits_of_ids);
 };
 
-// Whether a row of a tile sees nothing of a chunk.
-inline bool beyond(const Tile& tile, int token, int chunk) {
-    return tile.first_position + token < chunk * kChunk;
-}
-
 // Those that this machine can run, the fastest first; ends with null.
 const Kernels* const* available_kernels();
+// Throws std::invalid_argument if they are unknown, or this machine cannot run them.
+const Kernels& kernels_named(const std::string& name);
 #if defined(__x86_64__)
 extern const Kernels avx2_kernels, avx512_kernels;
 #endif

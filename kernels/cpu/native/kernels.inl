@@ -301,6 +301,8 @@ FL_INLINE void weigh(const float* scores, const Seen& seen, int dim, const Pages
     }
 }
 
+static_assert(kFloatRows <= kScoreRows);
+
 static void attend(const float* rows, const Tile& tile, int kv_head, int chunk, const Shape& shape, const Pages& pages, float* scores, const Partial& to) {
     int dim = shape.head_dim, group = shape.group(), first = chunk * kChunk;
     std::size_t width = static_cast<std::size_t>(shape.row_heads()) * dim, head = kv_head * pages.head_size;

@@ -98,6 +98,10 @@ Format format_named(const std::string& name) {
     throw std::invalid_argument("weight format '" + name + "' is unknown");
 }
 
+std::size_t block_bytes(const std::string& type) {
+    return type == "Q4_0" ? 18 : type == "Q4_1" ? 20 : type == "Q8_0" ? 34 : 0;
+}
+
 const char* name_of(Format format) {
     switch (format) {
         case Format::q4: return "q4";
@@ -133,7 +137,7 @@ Matrix::Matrix(Format format, int outputs, int inputs)
 }
 
 void Matrix::pack_blocks(const std::string& type, const std::uint8_t* rows) {
-    std::size_t block = type == "Q4_0" ? 18 : type == "Q4_1" ? 20 : type == "Q8_0" ? 34 : 0;
+    std::size_t block = block_bytes(type);
     if (block == 0 || (type == "Q8_0") != (format == Format::q8) || !quantized(format)) {
         throw std::invalid_argument("blocks of type '" + type + "' do not fit format " +
                                     name_of(format));

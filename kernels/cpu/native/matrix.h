@@ -26,6 +26,7 @@ enum class Format { q4, q8, bf16, f32 };
 
 Format format_named(const std::string& name);
 const char* name_of(Format format);
+std::size_t block_bytes(const std::string& type);  // of 32 weights in a GGUF file; 0: unknown
 inline bool quantized(Format format) { return format == Format::q4 || format == Format::q8; }
 
 struct AlignedFree {

@@ -17,7 +17,7 @@ using Array = py::array_t<T, py::array::c_style>;
 
 std::shared_ptr<Matrix> from_blocks(const std::string& type, const Array<std::uint8_t>& rows, int inputs) {
     Format format = type == "Q8_0" ? Format::q8 : Format::q4;
-    std::size_t block = type == "Q4_0" ? 18 : type == "Q4_1" ? 20 : type == "Q8_0" ? 34 : 0;
+    std::size_t block = block_bytes(type);
     if (rows.ndim() != 2 || inputs % kGroup || static_cast<std::size_t>(rows.shape(1)) != inputs / kGroup * block)
         throw std::invalid_argument("rows of " + type + " do not hold " + std::to_string(inputs) + " inputs");
     auto matrix = std::make_shared<Matrix>(format, static_cast<int>(rows.shape(0)), inputs);
@@ -146,23 +146,17 @@ private:
     int layers_ = 0;
 };
 
-const Kernels* kernels_named(const std::string& name) {
-    for (const Kernels* const* known = available_kernels(); *known; ++known)
-        if (name == (*known)->name) return *known;
-    throw std::invalid_argument("kernels '" + name + "' cannot run on this machine");
-}
-
 // rows · Wᵀ by the kernels of one name: for tests.
 Array<float> matmul(const std::string& name, const Matrix& weights, const Array<float>& rows) {
-    const Kernels* kernels = kernels_named(name);
+    const Kernels& kernels = kernels_named(name);
     if (rows.ndim() != 2 || rows.shape(1) != weights.inputs) throw std::invalid_argument("rows do not fit the weights");
     int count = static_cast<int>(rows.shape(0));
     Activations x;
     x.reserve(count, weights.inputs);
     for (int row = 0; row < count; ++row)
-        kernels->prepare(x, row, rows.data(row, 0), nullptr, 0, quantized(weights.format));
+        kernels.prepare(x, row, rows.data(row, 0), nullptr, 0, quantized(weights.format));
     Array<float> out({count, weights.outputs});
-    kernels->matmul(weights, x, count, 0, weights.panels, {Finish::store, out.mutable_data(), weights.outputs, nullptr});
+    kernels.matmul(weights, x, count, 0, weights.panels, {Finish::store, out.mutable_data(), weights.outputs, nullptr});
     return out;
 }
 
