@@ -69,7 +69,7 @@ def run_engine(options: Options) -> int:
     if options.as_json:
         found: dict[str, Any] = as_object(ours, perplexities)
         print(json.dumps(found | ({"peer": as_object(peer, {})} if peer else {})), flush=True)
-    return 0
+    return 0 if ours.sound else 1
 
 
 def _classes(options: Options) -> list[str]:

@@ -54,6 +54,11 @@ class Report:
         """Whether all texts were the same."""
         return None if self.differing is None else not self.differing
 
+    @property
+    def sound(self) -> bool:
+        """No request failed, and no text differed where that was asked."""
+        return not self.differing and not any(one.failed for one in self.scenarios.values())
+
 
 def chosen(only: str | None) -> tuple[str, ...]:
     """The parts that `--only` names, in their own order. Raises `ConfigError`."""

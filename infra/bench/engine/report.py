@@ -26,7 +26,8 @@ def as_object(report: Report, perplexities: Mapping[str, float]) -> dict[str, An
         "perplexity_ratio": ratio(perplexities),
         "perplexity": {name: round(value, 4) for name, value in perplexities.items()} or None,
         **scenarios,
-        "memory_mb": report.memory_mb,
+        "memory_mb": (report.memory_mb or {}).get("rss"),
+        "memory": report.memory_mb,
     }
 
 

@@ -26,7 +26,7 @@ from firstlight.shared.text.tokenizer import Tokenizer
 
 Capture = pytest.CaptureFixture[str]
 KEYS = {
-    *("class", "invariant", "perplexity_ratio", "perplexity", "memory_mb"),
+    *("class", "invariant", "perplexity_ratio", "perplexity", "memory_mb", "memory"),
     *("single_32", "single_512", "single_2048", "streams_16", "streams_64"),
     *("interference", "prefix"),
 }
@@ -81,7 +81,7 @@ def test_a_peer_is_measured_with_the_same_prompts(
     assert told["peer"].keys() == KEYS
     assert told["peer"]["single_32"]["tpot_ms"] >= 1.0
     assert told["peer"]["class"] is None
-    assert told["peer"]["memory_mb"]["rss"] is None or told["peer"]["memory_mb"]["rss"] > 1
+    assert told["peer"]["memory_mb"] is None or told["peer"]["memory_mb"] > 1
     assert any("ours / peer" in line for line in lines)
     theirs = (tmp_path / "asked").read_text().splitlines()
     assert theirs == [body["prompt"] for body in bed.bodies]
@@ -189,3 +189,12 @@ def test_sigterm_in_the_middle_ends_the_peer_too(tmp_path: Path) -> None:
     url = line.decode().split()[-1]
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/models", trust_env=False)
+
+
+def test_a_failed_request_or_a_text_that_differs_makes_a_measurement_fail() -> None:
+    fine, broken = measured(3, 1, 2), measured(3, 1, 2)
+    broken.failed = 1
+    assert Report({"single_32": fine}).sound
+    assert Report({"single_32": fine}, differing=[]).sound
+    assert not Report({"single_32": fine}, differing=["greedy 1"]).sound
+    assert not Report({"single_32": fine, "prefix": broken}).sound
