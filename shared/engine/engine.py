@@ -305,16 +305,7 @@ class Engine:
 
     def _plan(self, now: float) -> list[Work]:
         works = self._scheduler.plan(now, self._times)
-        allot(
-            works,
-            self._drafts,
-            self._controller,
-            self._times,
-            self._kv,
-            mode=self._config.speculation,
-            rows_left=self._config.step_tokens_max - sum(work.rows for work in works),
-            most=self._config.hint_ids_max,
-        )
+        allot(works, self._drafts, self._controller, self._times, self._kv, self._config)
         assert sum(work.rows for work in works) <= self._config.step_tokens_max
         return works
 

@@ -13,6 +13,12 @@ from firstlight.shared.errors import ConfigError, FirstlightError
 from firstlight.shared.sampling import Draw
 from firstlight.shared.types import FinishReason, HintCount, Priority, TokenLogprobs
 
+_SPARE_SHARE = 1.5
+"""Of the time that a step's decodes take, what is added to them may take at least."""
+_SPARE_SHARE_CROWDED = 3.0
+"""The same once decodes alone take longer than a step may: no gap is short any more, and who waits
+for a first token waits longest."""
+
 
 @dataclass(frozen=True, slots=True)
 class Slas:
@@ -64,8 +70,9 @@ class EngineConfig:
     prefill_chunk: int = 256
     """Most prompt tokens in a step, all sequences together."""
     step_max_ms: float = 70.0
-    """Prefill beside decoding sequences is cut so that the step takes this, or two and a half times
-    what they take alone if that is more: it bounds the gap of others, and prefill goes on."""
+    """What decoding sequences share a step with, prefill or drafts, is cut so that the step takes
+    this, or a multiple of what they take alone if that is more: see `spare_ms`. It bounds the gap
+    of others."""
     step_alone_max_ms: float = 250.0
     """The same while nobody decodes; it bounds how long a cancel can take."""
     pinned_share: float = 0.25
@@ -116,6 +123,11 @@ class EngineConfig:
                 f"step_tokens_max is {self.step_tokens_max}, not above sequences_max "
                 f"({self.sequences_max}): every running sequence takes a token a step"
             )
+
+    def spare_ms(self, decode_ms: float) -> float:
+        """What may be added to a step whose decodes take so long alone."""
+        share = _SPARE_SHARE if decode_ms < self.step_max_ms else _SPARE_SHARE_CROWDED
+        return max(self.step_max_ms - decode_ms, share * decode_ms)
 
     def fitted(self, context_max: int) -> "EngineConfig":
         """The same for a model of this context: no more than it, or than the blocks hold."""

@@ -24,12 +24,6 @@ from firstlight.shared.engine.queue import Importance, WaitingQueue, importance,
 from firstlight.shared.engine.sequence import Sequence
 from firstlight.shared.errors import DeadlineError, FirstlightError
 
-_PREFILL_SHARE = 1.5
-"""Of the time that a step's decodes take, what prefill beside them gets at least."""
-_PREFILL_SHARE_CROWDED = 3.0
-"""The same once decodes alone take longer than a step may: no gap is short any more, and who waits
-for a first token waits longest."""
-
 
 @dataclass(slots=True)
 class Work:
@@ -273,9 +267,7 @@ class Scheduler:
         """What prefill may add to the step, or `step_alone_max_ms` of its own."""
         if not self._works:
             return self._config.step_alone_max_ms
-        decode_ms, limit_ms = times.ms(len(self._works)), self._config.step_max_ms
-        share = _PREFILL_SHARE if decode_ms < limit_ms else _PREFILL_SHARE_CROWDED
-        return max(limit_ms - decode_ms, share * decode_ms)
+        return self._config.spare_ms(times.ms(len(self._works)))
 
     def _prefilling(self) -> bool:
         return any(not work.samples or work.count > 1 for work in self._works.values())

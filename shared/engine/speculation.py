@@ -2,18 +2,18 @@
 
 Called after decodes and prefill chunks are planned, so a draft never delays either. A drafted row
 is worth the probability that it and all before it are right; the step-time table has its price.
-A step that prefills has no time for any: it is cut to what others' gaps may last.
-Rows are taken best first, as many as make the step yield the most ids a ms. None is a fine answer.
+Rows are taken best first, as many as make the step yield the most ids a ms, and no more than the
+gaps of others allow: a step that prefills has no time for any. None is a fine answer.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from firstlight.shared.blocks import blocks_for
 from firstlight.shared.drafting.controller import Controller
 from firstlight.shared.drafting.steptimes import StepTimes
 from firstlight.shared.engine.kv.manager import KvManager
+from firstlight.shared.engine.plan import EngineConfig
 from firstlight.shared.engine.scheduler import Work
 
 
@@ -43,17 +43,16 @@ def allot(
     controller: Controller,
     times: StepTimes,
     kv: KvManager,
-    *,
-    mode: Literal["auto", "always", "off"],
-    rows_left: int,
-    most: int,
+    config: EngineConfig,
 ) -> None:
-    """Add drafted rows to `works`, at most `rows_left` in all and `most` a sequence."""
+    """Add drafted rows to `works`, within `step_tokens_max`, `hint_ids_max` and the step's time."""
+    mode, most = config.speculation, config.hint_ids_max
+    rows = sum(work.rows for work in works)
+    rows_left = config.step_tokens_max - rows
     if mode == "off" or not drafts or rows_left <= 0:
         return
     if mode == "auto" and any(work.count > 1 or not work.samples for work in works):
         return  # prefill fills the time that this step may take
-    rows = sum(work.rows for work in works)
     sampling = [work for work in works if work.samples]
     keep = _keep_all if mode == "always" else _keeper(controller, times, rows, len(sampling), most)
     offers = [
@@ -64,7 +63,9 @@ def allot(
     if mode == "always":
         counts = [len(offer.draft.ids) for offer in offers]
     else:
-        counts = _best_counts(offers, times, rows, len(sampling))
+        alone_ms = times.ms(rows)
+        limit_ms = alone_ms + config.spare_ms(alone_ms)
+        counts = _best_counts(offers, times, rows, len(sampling), limit_ms)
     for offer, count in zip(offers, counts, strict=True):
         rows_left -= _place(offer, min(count, rows_left), kv)
 
@@ -105,8 +106,11 @@ def _offer(
     return Offer(work, cut, controller.survival(sequence.id, cut.sources), probe)
 
 
-def _best_counts(offers: list[Offer], times: StepTimes, rows: int, sequences: int) -> list[int]:
-    """Rows an offer, so that the step yields the most ids a ms; a probe gets one row at least."""
+def _best_counts(
+    offers: list[Offer], times: StepTimes, rows: int, sequences: int, limit_ms: float
+) -> list[int]:
+    """Rows an offer, so that a step of up to `limit_ms` yields the most ids a ms; a probe gets one
+    row at least."""
     counts = [1 if offer.probe else 0 for offer in offers]
     ranked = sorted(
         (-odds, index, place)
@@ -121,6 +125,8 @@ def _best_counts(offers: list[Offer], times: StepTimes, rows: int, sequences: in
     best, taken = expected / times.ms(rows), 0
     for extra, (negative, _, _) in enumerate(ranked, start=1):
         expected -= negative
+        if times.ms(rows + extra) > limit_ms:
+            break
         if (rate := expected / times.ms(rows + extra)) > best:
             best, taken = rate, extra
     for _, index, _ in ranked[:taken]:

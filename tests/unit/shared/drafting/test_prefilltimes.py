@@ -41,8 +41,9 @@ def test_fewer_tokens_fit_further_on_in_a_prompt():
     assert times.tokens(54.0, 3000) < times.tokens(54.0, 0) < times.tokens(100.0, 0)
 
 
-def test_before_any_measurement_everything_fits():
-    assert PrefillTimes().tokens(1.0, 0) > 10_000
+def test_before_any_measurement_a_chunk_is_short():
+    assert PrefillTimes().tokens(1.0, 0) == 64
+    assert PrefillTimes().tokens(250.0, 4000) == 64
     assert PrefillTimes().ms_per_token == 0.0
 
 
@@ -51,13 +52,29 @@ def test_no_time_fits_no_token():
     assert PrefillTimes(1.0, 0.001).tokens(-3.0, 5) == 0
 
 
-def test_the_same_chunk_over_and_over_leaves_the_ratio_and_moves_the_rates():
+def test_the_same_chunk_over_and_over_is_followed():
     times = PrefillTimes()
     for ms in (100.0, 200.0):
         for _ in range(100):
             times.observe(64, pairs(64, 0), ms)
         assert times.ms(64, pairs(64, 0)) == pytest.approx(ms, rel=0.02)
-        assert times.token_ms / times.pair_ms == pytest.approx(2000)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_end_of_a_long_prompt_does_not_spoil_what_is_known_of_the_beginning(seed):
+    times, random = measured(1.2, 0.0007), Random(seed)
+    for step in range(200):
+        looked_at = pairs(16, 2000 + 16 * step)
+        times.observe(16, looked_at, (1.2 * 16 + 0.0007 * looked_at) * random.uniform(0.7, 1.6))
+    true_ms = 1.2 * 128 + 0.0007 * pairs(128, 0)
+    assert times.ms(128, pairs(128, 0)) == pytest.approx(true_ms, rel=0.35)
+
+
+def test_a_machine_that_got_slower_is_noticed_in_some_steps():
+    times = measured(1.0, 0.0005)
+    for _ in range(12):
+        times.observe(64, pairs(64, 500), 2 * (64 + 0.0005 * pairs(64, 500)))
+    assert times.ms(64, pairs(64, 500)) > 1.6 * (64 + 0.0005 * pairs(64, 500))
 
 
 def test_a_measurement_far_off_counts_little():
