@@ -247,13 +247,18 @@ struct Seen {  // what R rows see of a chunk
     int keys;   // of the row that sees most
 };
 
+// The `first` rows of a tile call keys and values here while they compute: blocks lie anywhere, and no
+// prefetcher of hardware finds the next one.
 template <int R>
-FL_INLINE void score(const float* const* queries, const Seen& seen, int dim, const Pages& pages, std::size_t head, float* scores) {
+FL_INLINE void score(const float* const* queries, const Seen& seen, int dim, const Pages& pages, std::size_t head, float* scores, bool first) {
     for (int b = 0; b < seen.count; ++b) {
         const std::uint16_t* keys = pages.keys + seen.blocks[b] * pages.block_size + head;
+        const std::uint16_t* next = pages.keys + seen.blocks[std::min(b + 1, seen.count - 1)] * pages.block_size + head;
+        const std::uint16_t* values = pages.values + seen.blocks[b] * pages.block_size + head;
         Floats sums[R];
         for (int r = 0; r < R; ++r) sums[r] = splat(0.0f);
         for (int k = 0; k < dim; ++k) {
+            if (first) __builtin_prefetch((k % 2 ? values : next) + k / 2 * 2 * kBlock);
             Floats lanes = load_half(keys + k * kBlock);
 #pragma GCC unroll 16
             for (int r = 0; r < R; ++r) sums[r] = fma(splat(queries[r][k]), lanes, sums[r]);
@@ -316,7 +321,7 @@ static void attend(const float* rows, const Tile& tile, int kv_head, int chunk, 
             int token = (line + r) / group, member = (line + r) % group;
             queries[r] = rows + (tile.first_row + token) * width + (kv_head * group + member) * dim;
         }
-        score<size.value>(queries, seen, dim, pages, head, scores);
+        score<size.value>(queries, seen, dim, pages, head, scores, line == 0);
         for (int r = 0; r < size.value; ++r) {
             int visible = std::min(kChunk, tile.first_position + (line + r) / group + 1 - first);
             soften(scores + r * kChunk, std::max(visible, 0), seen.count, scale, to.most[line + r], to.total[line + r]);

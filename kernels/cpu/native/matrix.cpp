@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <stdexcept>
 
 namespace firstlight {
@@ -111,16 +109,6 @@ const char* name_of(Format format) {
     }
 }
 
-void AlignedFree::operator()(void* memory) const { std::free(memory); }
-
-void* aligned_zeros(std::size_t bytes) {
-    std::size_t size = std::max<std::size_t>(64, (bytes + 63) / 64 * 64);
-    void* memory = std::aligned_alloc(64, size);
-    if (memory == nullptr) throw std::bad_alloc();
-    std::memset(memory, 0, size);
-    return memory;
-}
-
 Matrix::Matrix(Format format, int outputs, int inputs)
     : format(format), outputs(outputs), inputs(inputs), panels((outputs + kLanes - 1) / kLanes) {
     if (outputs < 1 || inputs < 1) throw std::invalid_argument("a matrix without weights");
@@ -133,7 +121,7 @@ Matrix::Matrix(Format format, int outputs, int inputs)
     } else {
         panel_bytes = static_cast<std::size_t>(inputs) * kLanes * (format == Format::bf16 ? 2 : 4);
     }
-    data = aligned<std::uint8_t>(panels * panel_bytes);
+    data = lasting_zeros(panels * panel_bytes);
 }
 
 void Matrix::pack_blocks(const std::string& type, const std::uint8_t* rows) {

@@ -14,8 +14,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
+
+#include "memory.h"
 
 namespace firstlight {
 
@@ -29,26 +30,13 @@ const char* name_of(Format format);
 std::size_t block_bytes(const std::string& type);  // of 32 weights in a GGUF file; 0: unknown
 inline bool quantized(Format format) { return format == Format::q4 || format == Format::q8; }
 
-struct AlignedFree {
-    void operator()(void* memory) const;
-};
-template <class T>
-using Aligned = std::unique_ptr<T[], AlignedFree>;
-
-// 64-byte aligned and zeroed. Throws std::bad_alloc.
-void* aligned_zeros(std::size_t bytes);
-template <class T>
-Aligned<T> aligned(std::size_t count) {
-    return Aligned<T>(static_cast<T*>(aligned_zeros(count * sizeof(T))));
-}
-
 struct Matrix {
     Format format;
     int outputs;
     int inputs;
     int panels;  // ⌈outputs / 16⌉; the outputs beyond are zeros
     std::size_t panel_bytes;
-    Aligned<std::uint8_t> data;
+    Piece data;
 
     Matrix(Format format, int outputs, int inputs);
     const std::uint8_t* panel(int index) const { return data.get() + index * panel_bytes; }

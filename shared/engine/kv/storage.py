@@ -1,5 +1,8 @@
 """Keys and values of all sequences: one allocation at start, none on a request's path."""
 
+import mmap
+from math import prod
+
 import torch
 from torch import Tensor
 
@@ -30,10 +33,10 @@ class KvStorage:
             raise ConfigError(f"a KV pool of {blocks} blocks, expected at least 1")
         one = (config.kv_heads, BLOCK_TOKENS, config.head_dim)
         try:
-            self.pages = torch.zeros((config.layers, 2, blocks, *one), dtype=form.dtype)
+            self.pages = _zeros((config.layers, 2, blocks, *one), form.dtype)
             self.host = torch.empty((host_blocks, config.layers, 2, *one), dtype=form.dtype)
             """The host tier: a block is one contiguous run. Its memory is taken as it is used."""
-        except RuntimeError as error:
+        except (RuntimeError, OSError, OverflowError) as error:
             values = (blocks + host_blocks) * BLOCK_TOKENS * config.kv_values_per_token
             size = values * form.dtype.itemsize
             raise ConfigError(
@@ -67,3 +70,18 @@ class KvStorage:
     def bytes(self) -> int:
         """Size of the pool, without the host tier."""
         return self.pages.numel() * self.pages.element_size()
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros that lie in huge pages where the system has them: a step reads blocks from all over.
+
+    Raises:
+        OSError, OverflowError: there is no such amount of memory.
+
+    """
+    size = prod(shape)
+    own = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    memory = mmap.mmap(-1, size * dtype.itemsize, flags=own)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype, count=size).view(shape)
