@@ -94,6 +94,8 @@ class Meter:
             self._drafts_of(batch)
         for done in batch.done:
             self._hints(done)
+        for source, ids in batch.hint_ids_dropped:
+            telemetry.HINT_TOKENS.labels(_label(source), "dropped").inc(ids)
         for handle, how in batch.endings:
             self._ended(handle, how)
         for failure in batch.failures:
@@ -135,6 +137,9 @@ class Meter:
 
     def _hints(self, done: Done) -> None:
         for source, count in done.hints:
-            label = source if source in SOURCES else "other"
             for fate in ("offered", "verified", "accepted"):
-                telemetry.HINT_TOKENS.labels(label, fate).inc(getattr(count, fate))
+                telemetry.HINT_TOKENS.labels(_label(source), fate).inc(getattr(count, fate))
+
+
+def _label(source: str) -> str:
+    return source if source in SOURCES else "other"

@@ -198,7 +198,8 @@ STEP_SECONDS = Histogram(
 )
 HINT_TOKENS = Counter(
     "firstlight_hint_tokens",
-    "Hinted ids by source and what became of them: offered, verified, accepted.",
+    "Hinted ids by source and fate: offered, verified, accepted of requests that are done; dropped "
+    "if too many hints waited for the next step (these were never offered).",
     ("source", "fate"),
     registry=REGISTRY,
 )

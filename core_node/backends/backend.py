@@ -60,6 +60,8 @@ class Batch:
     """All that was cached is forgotten, before anything else that this batch says."""
     landed_bytes: int = 0
     """Of blocks given to `land`, how much was taken in."""
+    hint_ids_dropped: tuple[tuple[str, int], ...] = ()
+    """By source, ids of hints that gave way to later ones before the mailbox saw them."""
 
     def __bool__(self) -> bool:
         """Whether it says anything but how much a step was, and how long it took."""
@@ -72,6 +74,7 @@ class Batch:
             or self.held
             or self.flushed
             or self.landed_bytes
+            or self.hint_ids_dropped
         )
 
 

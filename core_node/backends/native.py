@@ -10,12 +10,12 @@ import asyncio
 import logging
 import threading
 from asyncio import AbstractEventLoop, Future
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from firstlight.core_node.admission import Offer
 from firstlight.core_node.backends.backend import ABORTED, Batch, Broken, Deliver, Failure
+from firstlight.core_node.backends.inbox import Found, Inbox, Opened
 from firstlight.core_node.backends.saver import LowerTier, Saver
 from firstlight.core_node.mailbox import Mailbox
 from firstlight.core_node.step_log import StepLog, StepRecord, drafts, step_record
@@ -30,61 +30,15 @@ from firstlight.shared.types import Commit, Done, Hint, HintCount, Load, Mark, R
 
 log = logging.getLogger(__name__)
 
-OPENS_WAITING_MAX = 256
-HINTS_WAITING_MAX = 4096
 HAND_OVER_S = 0.0005
 """After a step with results the thread lets go of the interpreter for this long, so that the loop
 sends them before the next step's Python competes with it."""
-READS_WAITING_MAX = 16
 SAVE_AT_END_S = 2.0
 """How long a core that stops goes on saving."""
 IDLE_STEP_S = 0.05
 """How long to sleep while all sequences wait for credit, unless something arrives."""
 STOP_S = 10.0
 NGRAM_SOURCE = "core-ngram"
-
-
-@dataclass(frozen=True, slots=True)
-class _Open:
-    request: Request
-    epoch: int
-    committed: tuple[int, ...]
-    credit: int
-    arrived_s: float
-
-    @property
-    def tokens(self) -> int:
-        return len(self.request.prompt) + len(self.committed)
-
-
-Read = tuple[Sequence[bytes], Future[list[bytes | None]]]
-
-
-@dataclass(slots=True)
-class _Inbox:
-    """What arrived since the last step. Cancels go first: a cancelled open is taken out again."""
-
-    opens: dict[str, _Open] = field(default_factory=dict)
-    credits: dict[str, int] = field(default_factory=dict)
-    hints: deque[Hint] = field(default_factory=lambda: deque(maxlen=HINTS_WAITING_MAX))
-    cancels: set[str] = field(default_factory=set)
-    flush: bool = False
-    expects: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """Handle → (blocks, seconds to wait for them); 0 blocks: no more of them come."""
-    lands: list[tuple[bytes, Buffer]] = field(default_factory=list)
-    reads: list[Read] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(
-            self.opens
-            or self.credits
-            or self.hints
-            or self.cancels
-            or self.flush
-            or self.expects
-            or self.lands
-            or self.reads
-        )
 
 
 class NativeBackend:
@@ -114,7 +68,7 @@ class NativeBackend:
         self._drafters: dict[str, NgramDrafter] = {}
         self._epochs: dict[str, int] = {}
         self._changed = threading.Condition()
-        self._inbox = _Inbox()
+        self._inbox = Inbox()
         self._stopping = False
         self._turns = 0
         """Calls of `step` that came back: while all sequences wait for credit nothing is run,
@@ -137,39 +91,30 @@ class NativeBackend:
 
     def open(self, request: Request, epoch: int, committed: tuple[int, ...], credit: int) -> None:
         """Queue a request for the next step. Raises `CapacityError` when too many wait for it."""
+        item = Opened(request, epoch, committed, credit, monotonic_s())
         with self._changed:
-            waiting = len(self._inbox.opens)
-            if waiting >= OPENS_WAITING_MAX:
-                raise CapacityError(
-                    f"{waiting} requests wait for the next step, the most that may",
-                    retry_after_s=1.0,
-                )
-            item = _Open(request, epoch, committed, credit, monotonic_s())
+            self._inbox.open(item)
             self._timelines.begin(request.id, item.arrived_s)
             self._timelines.note(request.id, "queued", item.arrived_s, f"{item.tokens} tokens")
-            self._inbox.opens[request.id] = item
             self._changed.notify()
 
     def hint(self, hint: Hint) -> None:
         """Queue a hint, the oldest dropped if too many wait. Wakes nobody: a hint is no work."""
         with self._changed:
-            self._inbox.hints.append(hint)
+            self._inbox.hint(hint)
 
     def credit(self, handle: str, position: int) -> None:
         """Allow commits up to `position`; never takes back what was allowed."""
         with self._changed:
-            granted = self._inbox.credits.get(handle, 0)
-            self._inbox.credits[handle] = max(granted, position)
+            self._inbox.credit(handle, position)
             self._changed.notify()
 
     def cancel(self, handle: str) -> bool:
         """Stop a request; its blocks are free before the next step begins."""
         with self._changed:
-            self._inbox.credits.pop(handle, None)
-            if self._inbox.opens.pop(handle, None) is not None:
+            if not self._inbox.cancel(handle):
                 self._timelines.end(handle)
                 return False
-            self._inbox.cancels.add(handle)
             self._changed.notify()
             return True
 
@@ -190,46 +135,38 @@ class NativeBackend:
     def expect(self, handle: str, blocks: int, hold_s: float) -> None:
         """The first `blocks` blocks of a request will land; it waits for them, but not longer."""
         with self._changed:
-            self._inbox.expects[handle] = (blocks, hold_s)
+            self._inbox.expect(handle, blocks, hold_s)
             self._changed.notify()
 
     def no_more(self, handle: str) -> None:
         """What was expected for a request and has not landed will not."""
         with self._changed:
-            blocks, _ = self._inbox.expects.get(handle, (0, 0.0))
-            self._inbox.expects[handle] = (blocks, 0.0)
+            self._inbox.no_more(handle)
             self._changed.notify()
 
     def land(self, block_hash: bytes, payload: Buffer) -> None:
         """A block's KV from elsewhere. The caller bounds what has not come back as landed."""
         with self._changed:
-            self._inbox.lands.append((block_hash, payload))
+            self._inbox.land(block_hash, payload)
             self._changed.notify()
 
-    async def read(self, hashes: Sequence[bytes]) -> list[bytes | None]:
+    async def read(self, hashes: Sequence[bytes]) -> Found:
         """The KV of blocks, None where it is not here. Raises `CapacityError`."""
-        found: Future[list[bytes | None]] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        found: Future[Found] = loop.create_future()
         with self._changed:
             if self._stopping:
                 raise CapacityError("this core stops")
-            if len(self._inbox.reads) >= READS_WAITING_MAX:
-                raise CapacityError(f"{READS_WAITING_MAX} reads wait for the next step")
-            self._inbox.reads.append((hashes, found))
+            self._inbox.read(
+                hashes, lambda blocks: loop.call_soon_threadsafe(_settle, found, blocks)
+            )
             self._changed.notify()
         return await found
 
     def load(self) -> Load:
         """The engine's figures, and what waits in the inbox counted as queued."""
         with self._changed:
-            load, opens = self._load, list(self._inbox.opens.values())
-        if not opens:
-            return load
-        tokens = sum(item.tokens for item in opens)
-        return replace(
-            load,
-            queued=load.queued + len(opens),
-            queued_prefill_tokens=load.queued_prefill_tokens + tokens,
-        )
+            return self._inbox.counted_in(self._load)
 
     def blocks(self) -> BlockCounts:
         """The KV pool after the latest step."""
@@ -261,7 +198,7 @@ class NativeBackend:
             while (inbox := self._take(idle)) is not None:
                 done, failures = self._cancel(inbox), self._open(inbox)
                 self._tell(inbox)
-                before = self._before(inbox, loop)
+                before = self._before(inbox)
                 if before:
                     loop.call_soon_threadsafe(deliver, before)
                 self._offer_hints()
@@ -277,17 +214,17 @@ class NativeBackend:
                 idle = not (result.rows or batch.done or batch.failures)
                 if self._saver and not self._engine.has_work:
                     self._saver.save()
-            self._refuse_reads(loop)
+            self._refuse_reads()
             if self._saver:
                 self._saver.finish(SAVE_AT_END_S)
         except Exception as error:
             if self._stopping or loop.is_closed():
                 return
             log.critical("the engine failed as a whole", exc_info=error)
-            self._refuse_reads(loop)
+            self._refuse_reads()
             loop.call_soon_threadsafe(broken, error)
 
-    def _take(self, idle: bool) -> _Inbox | None:
+    def _take(self, idle: bool) -> Inbox | None:
         """What arrived since the last step; sleeps while there is nothing to do. None: stop."""
         with self._changed:
             while not self._stopping and not self._inbox:
@@ -298,17 +235,12 @@ class NativeBackend:
                     break
             if self._stopping:
                 return None
-            inbox, self._inbox = self._inbox, _Inbox()
+            inbox, self._inbox = self._inbox, Inbox()
             # Until the engine's own figures include them, the opens taken must not go uncounted.
-            self._load = replace(
-                self._load,
-                queued=self._load.queued + len(inbox.opens),
-                queued_prefill_tokens=self._load.queued_prefill_tokens
-                + sum(item.tokens for item in inbox.opens.values()),
-            )
+            self._load = inbox.counted_in(self._load)
             return inbox
 
-    def _cancel(self, inbox: _Inbox) -> list[Done]:
+    def _cancel(self, inbox: Inbox) -> list[Done]:
         done = []
         for handle in inbox.cancels:
             if handle in self._epochs:
@@ -318,7 +250,7 @@ class NativeBackend:
             done.append(self._done(handle, epoch, "cancelled"))
         return done
 
-    def _open(self, inbox: _Inbox) -> list[Failure]:
+    def _open(self, inbox: Inbox) -> list[Failure]:
         failures = []
         for handle, item in inbox.opens.items():
             try:
@@ -338,7 +270,7 @@ class NativeBackend:
                 self._drafters[handle] = NgramDrafter((*item.request.prompt, *item.committed))
         return failures
 
-    def _tell(self, inbox: _Inbox) -> None:
+    def _tell(self, inbox: Inbox) -> None:
         for handle, position in inbox.credits.items():
             if handle in self._epochs:
                 self._engine.credit(handle, position)
@@ -354,13 +286,13 @@ class NativeBackend:
             if self._saver is not None:
                 self._saver.clear()
 
-    def _before(self, inbox: _Inbox, loop: AbstractEventLoop) -> Batch:
+    def _before(self, inbox: Inbox) -> Batch:
         """What others need not wait for until the step is done."""
         for block_hash, payload in inbox.lands:
             if not inbox.flush:
                 self._engine.land(block_hash, payload)
-        for hashes, found in inbox.reads:
-            loop.call_soon_threadsafe(_settle, found, list(map(self._engine.read, hashes)))
+        for hashes, tell in inbox.reads:
+            tell(list(map(self._engine.read, hashes)))
         prefixes = ((handle, self._engine.prefix(handle)) for handle in inbox.opens)
         return Batch(
             wanted=tuple(
@@ -370,16 +302,16 @@ class NativeBackend:
             ),
             flushed=inbox.flush,
             landed_bytes=sum(len(payload) for _, payload in inbox.lands),
+            hint_ids_dropped=tuple(inbox.hint_ids_dropped.items()),
         )
 
-    def _refuse_reads(self, loop: AbstractEventLoop) -> None:
+    def _refuse_reads(self) -> None:
         """Nobody will look for these blocks any more."""
         with self._changed:
             self._stopping = True
             reads, self._inbox.reads = self._inbox.reads, []
-        for hashes, found in reads:
-            nothing: list[bytes | None] = [None] * len(hashes)
-            loop.call_soon_threadsafe(_settle, found, nothing)
+        for hashes, tell in reads:
+            tell([None] * len(hashes))
 
     def _offer_hints(self) -> None:
         for handle, position in self._engine.next_positions().items():
@@ -455,7 +387,7 @@ class NativeBackend:
             prefill_ms=None if outcome.started_s is None else (now - outcome.started_s) * 1000,
         )
 
-    def _record(self, inbox: _Inbox, result: StepResult, batch: Batch, began_s: float) -> None:
+    def _record(self, inbox: Inbox, result: StepResult, batch: Batch, began_s: float) -> None:
         """Note for people what this turn did."""
         failed = tuple((one.handle, str(one.error.kind)) for one in batch.failures)
         arrived = tuple((handle, item.arrived_s) for handle, item in inbox.opens.items())
@@ -487,7 +419,7 @@ class NativeBackend:
         self._host_blocks = self._engine.host_blocks
 
 
-def _settle(found: Future[list[bytes | None]], blocks: list[bytes | None]) -> None:
+def _settle(found: Future[Found], blocks: Found) -> None:
     if not found.done():  # whoever asked may be gone
         found.set_result(blocks)
 

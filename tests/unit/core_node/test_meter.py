@@ -150,10 +150,21 @@ def test_preemptions_are_counted() -> None:
     assert made.value("num_preemptions_total") == 2
 
 
+def hint_tokens(source: str, fate: str) -> float:
+    labels = {"source": source, "fate": fate}
+    return telemetry.REGISTRY.get_sample_value("firstlight_hint_tokens_total", labels) or 0.0
+
+
 def test_hints_are_counted_by_source_and_unknown_sources_together() -> None:
-    made, labels = Metered(), {"source": "other", "fate": "accepted"}
-    before = telemetry.REGISTRY.get_sample_value("firstlight_hint_tokens_total", labels) or 0.0
+    made, before = Metered(), hint_tokens("other", "accepted")
     hints = (("edge-ngram", HintCount(3, 2, 1)), ("x", HintCount(9, 8, 7)))
     made.meter.batch(Batch(done=(Done("a", 1, hints),)))
-    after = telemetry.REGISTRY.get_sample_value("firstlight_hint_tokens_total", labels)
-    assert after == before + 7
+    assert hint_tokens("other", "accepted") == before + 7
+
+
+def test_hinted_ids_that_nobody_looked_at_are_counted_as_dropped() -> None:
+    made = Metered()
+    before = [hint_tokens(source, "dropped") for source in ("edge-model", "other")]
+    made.meter.batch(Batch(hint_ids_dropped=(("edge-model", 5), ("x", 2), ("other", 1))))
+    after = [hint_tokens(source, "dropped") for source in ("edge-model", "other")]
+    assert after == [before[0] + 5, before[1] + 3]

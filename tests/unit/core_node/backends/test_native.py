@@ -9,7 +9,7 @@ import pytest
 from doubles import VOCAB, alone, request
 from native_bed import CREDIT, Bench, build
 
-from firstlight.core_node.backends import native
+from firstlight.core_node.backends import inbox, native
 from firstlight.shared.errors import CapacityError, ErrorKind
 from firstlight.shared.stream import TokenStream
 from firstlight.shared.types import Hint, Priority, Sampling
@@ -227,7 +227,7 @@ async def test_opens_are_counted_without_a_gap_while_a_step_runs(bench: Bench) -
 
 
 async def test_a_full_inbox_refuses(bench: Bench) -> None:
-    for i in range(native.OPENS_WAITING_MAX):
+    for i in range(inbox.OPENS_WAITING_MAX):
         bench.backend.open(request(str(i)), 1, (), CREDIT)
     with pytest.raises(CapacityError, match="256 requests wait"):
         bench.backend.open(request("late"), 1, (), CREDIT)

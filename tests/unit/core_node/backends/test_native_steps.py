@@ -6,6 +6,7 @@ import pytest
 from doubles import alone, request
 from native_bed import CREDIT, Bench, build
 
+from firstlight.core_node.backends import inbox
 from firstlight.shared.stream import TokenStream
 from firstlight.shared.types import Hint, Priority
 
@@ -50,6 +51,19 @@ async def test_batches_say_how_drafts_fared(bench: Bench) -> None:
     assert all(drafted == accepted for drafted, accepted in drafts)
     [((_, count),)] = bench.done("a")  # type: ignore[misc]
     assert sum(drafted for drafted, _ in drafts) == count.verified > 10
+
+
+async def test_a_batch_says_how_many_hinted_ids_gave_way_before_a_step(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "HINTS_WAITING_MAX", 1)
+    bench.backend.open(request("a", max_tokens=2), 1, (), CREDIT)
+    for ids in ((1, 2, 3), (4, 5), (6,)):
+        bench.backend.hint(Hint("a", 3, bytes(8), ids, "edge-model"))
+    bench.start()
+    await bench.until(lambda: bench.done("a"))
+    dropped = [one for batch in bench.batches for one in batch.hint_ids_dropped]
+    assert dropped == [("edge-model", 5)]
 
 
 async def test_a_preemption_is_counted_in_its_step() -> None:
