@@ -1,7 +1,7 @@
 """From settings to an engine that is warm. The only module of the core that reaches torch."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -12,7 +12,7 @@ from firstlight.shared.clock import monotonic_s
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.model.load import load_model
 from firstlight.shared.engine.plan import EngineConfig
-from firstlight.shared.engine.runner import TorchRunner
+from firstlight.shared.engine.runner import TorchRunner, measured_copies
 from firstlight.shared.model_files import default_model_path
 from firstlight.shared.text.tokenizer import load_tokenizer
 from firstlight.shared.types import Request, Sampling
@@ -48,7 +48,11 @@ def load_engine(section: ModelSection, wanted: EngineConfig) -> Loaded:
     tokenizer = load_tokenizer(path)
     limits = wanted.fitted(model.config.context_max)
     storage = model.storage(limits.blocks, limits.host_blocks)
-    engine = Engine(TorchRunner(model, storage), limits)
+    runner = TorchRunner(model, storage)
+    if limits.copy_bytes_per_s is None:
+        in_both = min(limits.blocks, limits.host_blocks)
+        limits = replace(limits, copy_bytes_per_s=measured_copies(runner, in_both))
+    engine = Engine(runner, limits)
     offer = Offer(
         models=(section.name or model.name,),
         tokenizer_hash=tokenizer.hash,

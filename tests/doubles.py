@@ -149,6 +149,7 @@ def config(**changes: object) -> EngineConfig:
         "step_tokens_max": 40,
         "prefill_chunk": 24,
         "host_blocks": 0,
+        "copy_bytes_per_s": 4e9,
     }
     return EngineConfig(**{**limits, **changes})  # type: ignore[arg-type]
 

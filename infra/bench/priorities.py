@@ -20,6 +20,7 @@ import argparse
 import json
 import random
 from dataclasses import dataclass, replace
+from math import inf
 from statistics import median
 
 from firstlight.infra.bench.machine import heading, percentile
@@ -78,6 +79,7 @@ def serve(requests: list[Request], options: argparse.Namespace, *, priorities: b
         waiting_max=options.requests,
         hint_ids_max=0,
         speculation="off",
+        copy_bytes_per_s=inf,  # as of the table: copies take none of the simulated time
     )
     table = StepTable.linear(options.fixed_ms, options.row_ms)
     runner = TimedRunner(table, blocks=config.blocks, host_blocks=config.host_blocks, vocab=VOCAB)

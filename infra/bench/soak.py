@@ -20,7 +20,7 @@ from firstlight.shared.clock import monotonic_s
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.model.load import load_model
 from firstlight.shared.engine.plan import EngineConfig
-from firstlight.shared.engine.runner import TorchRunner
+from firstlight.shared.engine.runner import TorchRunner, measured_copies
 from firstlight.shared.model_files import default_model_path
 from firstlight.shared.types import Priority, Request, Sampling
 
@@ -53,7 +53,8 @@ class Soak:
 
     def __init__(self, runner: TorchRunner, seed: int) -> None:
         self._random = random.Random(seed)
-        self._engine = Engine(runner, config(speculation="always"))
+        speed = measured_copies(runner, HOST_BLOCKS)
+        self._engine = Engine(runner, config(speculation="always", copy_bytes_per_s=speed))
         self._vocab = runner.vocab
         self._open: dict[str, tuple[Request, list[int]]] = {}
         self._asked = 0

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 from firstlight.shared.blocks import BLOCK_TOKENS, BlockCounts, Buffer
 from firstlight.shared.drafting.controller import Controller
@@ -55,7 +56,8 @@ class Engine:
         self.distrust: Callable[[Collection[bytes]], None] = lambda hashes: None
         """Hears of blocks that no tier may keep."""
         self._kv = KvManager(config.blocks, config.host_blocks)
-        block_copy_ms = runner.block_bytes / config.copy_bytes_per_s * 1000
+        speed = config.copy_bytes_per_s
+        block_copy_ms = inf if speed is None else runner.block_bytes / speed * 1000
         self._pins = Pins(self._kv, config)
         self._scheduler = Scheduler(config, self._kv, block_copy_ms=block_copy_ms)
         self._controller = Controller()

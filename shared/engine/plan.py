@@ -57,9 +57,10 @@ class EngineConfig:
     """KV blocks of 16 tokens in the pool."""
     host_blocks: int = 256
     """Blocks of the host tier, which gets what the pool evicts and other nodes send; 0: none."""
-    copy_bytes_per_s: float = 4e9
-    """Assumed of copies between the two tiers, one way: says whether a sequence that loses its
-    place is copied to the host tier or computed again."""
+    copy_bytes_per_s: float | None = None
+    """Of copies between the two tiers, one way: says whether a sequence that loses its place is
+    copied to the host tier or computed again. Null: a core measures it when it loads its model; an
+    engine that is told nothing computes again."""
     context_max: int = 8192
     """Tokens of one sequence, prompt and answer; a core cuts it to what its model can hold."""
     sequences_max: int = 16
@@ -105,8 +106,9 @@ class EngineConfig:
             "copy_bytes_per_s",
             "handover_s",
         ):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, not above 0")
+            value = getattr(self, name)
+            if not (value is None or value > 0):
+                raise ConfigError(f"{name} is {value}, not above 0")
         for name in (
             "waiting_max",
             "hint_ids_max",

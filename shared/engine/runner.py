@@ -1,6 +1,7 @@
 """Runs a step on the real model: plan → rows → logits → ids. The shell that reads the clock."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from statistics import median
 
 import numpy as np
 import torch
@@ -11,8 +12,13 @@ from firstlight.shared.engine.kv.manager import Moves
 from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.batch import SequenceRows, StepBatch, join_rows
 from firstlight.shared.engine.model.load import LoadedModel
-from firstlight.shared.engine.plan import StepPlan, StepRows
+from firstlight.shared.engine.plan import Runner, StepPlan, StepRows
 from firstlight.shared.engine.sampler import sample_rows
+
+COPIED_BLOCKS_MAX = 16
+"""Blocks that go out and back to measure how fast that is."""
+COPYING_S = 0.02
+"""How long the measurement goes on, after a first round that also takes the host's memory."""
 
 
 class TorchRunner:
@@ -67,6 +73,28 @@ class TorchRunner:
         """Zero blocks: attention multiplies masked values by 0, which only finite ones survive."""
         self._kv.k[:, list(blocks)] = 0
         self._kv.v[:, list(blocks)] = 0
+
+
+def measured_copies(
+    runner: Runner, blocks: int, now_s: Callable[[], float] = monotonic_s
+) -> float | None:
+    """Bytes a second of copies between pool and host tier, one way; None for a tier of no blocks.
+
+    Copies the first of `blocks` blocks that both tiers have, out and back, and takes the median of
+    the rounds. Pool blocks are unchanged; the slots must be nobody's.
+    """
+    numbers = range(min(blocks, COPIED_BLOCKS_MAX))
+    if not numbers:
+        return None
+    same = tuple((number, number) for number in numbers)
+    runner.move(Moves(saves=same, fills=same))
+    rounds_s: list[float] = []
+    began_s = at_s = now_s()
+    while not rounds_s or at_s - began_s < COPYING_S:
+        runner.move(Moves(saves=same, fills=same))
+        before_s, at_s = at_s, now_s()
+        rounds_s.append(at_s - before_s)
+    return 2 * len(same) * runner.block_bytes / max(median(rounds_s), 1e-9)
 
 
 def step_batch(plan: StepPlan) -> StepBatch:

@@ -58,6 +58,12 @@ def test_copies_that_take_longer_than_computing_are_not_made():
             assert runner.rows[5] == 39 - 32  # two blocks were cached still
 
 
+def test_nothing_is_copied_while_nobody_knows_how_long_a_copy_takes():
+    core, _, answers = pushed_aside(copy_bytes_per_s=None)
+    assert (core.counts.preemptions, core.counts.offloads) == (1, 0)
+    assert answers.drain(core).ids["low"] == alone(LOW)
+
+
 @pytest.mark.parametrize(("host_blocks", "offloads"), [(0, 0), (5, 0), (6, 1)])
 def test_those_who_wait_hold_at_most_half_of_the_host_tier(host_blocks, offloads):
     core, _, answers = pushed_aside(host_blocks=host_blocks)
