@@ -17,11 +17,13 @@ import grpc.aio
 from firstlight.core_node.admin import Admin
 from firstlight.core_node.backends.backend import Batch
 from firstlight.core_node.backends.native import NativeBackend
+from firstlight.core_node.backends.timed import load_timed
 from firstlight.core_node.config import CoreSettings
 from firstlight.core_node.kv.disk import DiskTier
 from firstlight.core_node.kv.index import connect_index
 from firstlight.core_node.kv.memory import KvMemory
 from firstlight.core_node.kv.seal import BlockSeals
+from firstlight.core_node.loaded import Loaded
 from firstlight.core_node.meter import Meter
 from firstlight.core_node.server import LinkServer
 from firstlight.shared import lifecycle, rpc
@@ -55,9 +57,7 @@ async def main(settings: CoreSettings, stop: asyncio.Event) -> None:
         settings.kv.mac_key_file,
         default=(settings.tls.directory or state_dir() / "tls") / "block.key",
     )
-    from firstlight.core_node.loading import load_engine  # torch takes seconds: after all checks
-
-    loaded = await asyncio.to_thread(load_engine, settings.model, settings.engine)
+    loaded = await asyncio.to_thread(_load, settings)
     seals = BlockSeals(mac_keys, loaded.namespace)
     disk = await asyncio.to_thread(_open_disk, settings, seals, loaded.engine.block_bytes)
     backend = NativeBackend(
@@ -94,6 +94,15 @@ async def main(settings: CoreSettings, stop: asyncio.Event) -> None:
     finally:
         if disk is not None:
             await asyncio.to_thread(disk.close, DISK_CLOSE_S)
+
+
+def _load(settings: CoreSettings) -> Loaded:
+    """Off the event loop, and after all that can be checked without: torch takes seconds."""
+    if settings.model.timed is not None:
+        return load_timed(settings.model, settings.engine)
+    from firstlight.core_node.loading import load_engine
+
+    return load_engine(settings.model, settings.engine)
 
 
 def _open_disk(settings: CoreSettings, seals: BlockSeals, block_bytes: int) -> DiskTier | None:

@@ -8,6 +8,7 @@ from firstlight.core_node.kv.disk import DiskConfig
 from firstlight.core_node.kv.index import IndexConfig
 from firstlight.shared.config import Region, Seconds, Settings
 from firstlight.shared.engine.plan import EngineConfig
+from firstlight.shared.engine.steptable import StepTable
 from firstlight.shared.tls import TlsConfig
 
 
@@ -17,6 +18,9 @@ class ModelSection:
 
     path: Path | None = None
     """A GGUF file, or a folder with safetensors; null takes the packaged SmolLM2."""
+    timed: Literal["h100-8b", "h100-70b"] | StepTable | None = None
+    """Nothing is computed: steps take what this table says, and ids are a function of those before
+    them. For laboratories and capacity planning; of `path` only the vocabulary is used."""
     name: str | None = None
     """What requests call it; null takes the file's or folder's own name."""
     weights: Literal["auto", "q4", "q8", "bf16", "f32"] = "auto"

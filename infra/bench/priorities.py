@@ -27,7 +27,8 @@ from firstlight.infra.bench.machine import heading, percentile
 from firstlight.shared.blocks import blocks_for
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.plan import EngineConfig
-from firstlight.shared.engine.timed import StepTable, TimedRunner
+from firstlight.shared.engine.steptable import StepTable
+from firstlight.shared.engine.timed import TimedRunner
 from firstlight.shared.types import Priority, Request, Sampling
 
 RATIO_MAX, LOSS_MAX = 0.25, 0.12

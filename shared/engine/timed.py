@@ -11,9 +11,7 @@ filled raises here, and does not become a wrong word somewhere.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import pairwise
 from struct import pack
 from weakref import WeakKeyDictionary
 
@@ -24,7 +22,7 @@ from firstlight.shared.blocks import BLOCK_TOKENS, Buffer, blocks_for
 from firstlight.shared.engine.kv.manager import Moves
 from firstlight.shared.engine.plan import SequencePlan, StepPlan, StepRows
 from firstlight.shared.engine.sampler import Sampled
-from firstlight.shared.errors import ConfigError
+from firstlight.shared.engine.steptable import StepTable
 from firstlight.shared.sampling import Draw, History
 from firstlight.shared.types import TokenLogprobs
 
@@ -32,44 +30,24 @@ Slots = NDArray[np.uint64]
 _ROOT = 1
 """What stands before the first token; 0 is a slot that nothing was written to."""
 _BEFORE, _AFTER, _ID = 0, 1, 2
-
-
-@dataclass(frozen=True, slots=True)
-class StepTable:
-    """How long a step takes by its rows, and what a block costs on its way to or from the host."""
-
-    points: tuple[tuple[int, float], ...]
-    """(rows, ms), both ascending; straight lines between, and on beyond the last two."""
-    block_copy_ms: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` for a table that says nothing, or that more rows take less time."""
-        rising = all(a[0] < b[0] and a[1] <= b[1] for a, b in pairwise(self.points))
-        if not (self.points and rising and self.points[0][0] >= 1 and self.points[0][1] >= 0):
-            raise ConfigError(
-                f"a step-time table of {self.points}: at least one (rows, ms), ascending"
-            )
-
-    @classmethod
-    def linear(cls, fixed_ms: float, row_ms: float, *, block_copy_ms: float = 0.0) -> "StepTable":
-        """ms = fixed + row · rows."""
-        return cls(((1, fixed_ms + row_ms), (2, fixed_ms + 2 * row_ms)), block_copy_ms)
-
-    def ms(self, rows: int) -> float:
-        """Time of a step; fewer rows than the first point take as long as it."""
-        points = self.points
-        if rows <= points[0][0] or len(points) == 1:
-            return points[0][1]
-        reached = next((place for place, (size, _) in enumerate(points) if rows <= size), -1)
-        (low, low_ms), (high, high_ms) = points[reached - 1 :][:2] if reached > 0 else points[-2:]
-        return low_ms + (high_ms - low_ms) * (rows - low) / (high - low)
+_HELD_BYTES = BLOCK_TOKENS * 3 * 8
 
 
 class TimedRunner:
     """`plan.Runner` over digests in place of keys and values."""
 
-    def __init__(self, table: StepTable, *, blocks: int, host_blocks: int, vocab: int) -> None:
+    def __init__(
+        self,
+        table: StepTable,
+        *,
+        blocks: int,
+        host_blocks: int,
+        vocab: int,
+        answer_ids: Sequence[int] = (),
+    ) -> None:
+        """Answers are made of `answer_ids`, of the whole vocabulary if there are none."""
         self._table, self._vocab = table, vocab
+        self._answer_ids = answer_ids or range(vocab)
         self._pool: Slots = np.zeros((blocks, BLOCK_TOKENS, 3), dtype=np.uint64)
         self._host: Slots = np.zeros((host_blocks, BLOCK_TOKENS, 3), dtype=np.uint64)
         self._copied_blocks = 0
@@ -84,8 +62,8 @@ class TimedRunner:
 
     @property
     def block_bytes(self) -> int:
-        """Size of a block's digests and ids."""
-        return BLOCK_TOKENS * 3 * 8
+        """What the table says that a block has, filled up; at least its digests and ids."""
+        return max(self._table.block_bytes, _HELD_BYTES)
 
     def run(self, plan: StepPlan) -> StepRows:
         """Write all rows, then read each sequence's chain and choose its ids."""
@@ -93,7 +71,7 @@ class TimedRunner:
         sampled = tuple(
             self._sample(one, end) for one, end in zip(plan.sequences, ends, strict=True)
         )
-        ms = self._table.ms(plan.rows) + self._copied_blocks * self._table.block_copy_ms
+        ms = self._table.step_ms(plan) + self._copied_blocks * self._table.block_copy_ms
         self._copied_blocks = 0
         return StepRows(sampled, ms)
 
@@ -107,21 +85,24 @@ class TimedRunner:
 
     def read_block(self, block: int) -> bytes:
         """The digests and ids of a block of the pool."""
-        payload: bytes = self._pool[block].tobytes()
-        return payload
+        return self._filled(self._pool[block])
 
     def read_slot(self, slot: int) -> bytes:
         """As `read_block`, of the host tier."""
-        payload: bytes = self._host[slot].tobytes()
-        return payload
+        return self._filled(self._host[slot])
 
     def write_slot(self, slot: int, payload: Buffer) -> None:
         """What `read_block` gave."""
-        self._host[slot] = np.frombuffer(payload, dtype=np.uint64).reshape(BLOCK_TOKENS, 3)
+        held = np.frombuffer(payload, dtype=np.uint64, count=_HELD_BYTES // 8)
+        self._host[slot] = held.reshape(BLOCK_TOKENS, 3)
 
     def scrub(self, blocks: Sequence[int]) -> None:
         """Nothing was written to these blocks."""
         self._pool[list(blocks)] = 0
+
+    def _filled(self, held: Slots) -> bytes:
+        payload: bytes = held.tobytes()
+        return payload.ljust(self.block_bytes, b"\0")
 
     def _write(self, one: SequencePlan) -> int:
         """Append a sequence's rows to its chain; returns the digest after the last."""
@@ -144,7 +125,7 @@ class TimedRunner:
         self._check_own(one, chain, end - one.drafted)
         digests = chain[end - len(one.draws) :, _AFTER]
         return tuple(
-            _choose(int(digest), draw, self._vocab)
+            _choose(int(digest), draw, self._answer_ids)
             for digest, draw in zip(digests, one.draws, strict=True)
         )
 
@@ -169,11 +150,12 @@ def _digest(before: int, token: int, position: int) -> int:
     return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little") | 1
 
 
-def _choose(digest: int, draw: Draw, vocab: int) -> Sampled:
+def _choose(digest: int, draw: Draw, ids: Sequence[int]) -> Sampled:
     """The id after a prefix. Greedy draws depend on nothing else; of penalties it knows nothing."""
     noise = (0, 0) if draw.sampling.temperature == 0 else (draw.seed, draw.choice)
     packed = pack("<QQI", digest, *noise)
-    token = int.from_bytes(blake2b(packed, digest_size=8).digest(), "little") % vocab
+    chosen = int.from_bytes(blake2b(packed, digest_size=8).digest(), "little")
+    token = ids[chosen % len(ids)]
     if draw.sampling.logprobs is None:
         return Sampled(token)
     return Sampled(token, TokenLogprobs(0.0, ((token, 0.0),)))  # no other id was possible

@@ -11,7 +11,8 @@ from firstlight.shared.blocks import block_hashes, root_hash
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.plan import EngineConfig
 from firstlight.shared.engine.record import Recorder, replay
-from firstlight.shared.engine.timed import StepTable, TimedRunner
+from firstlight.shared.engine.steptable import StepTable
+from firstlight.shared.engine.timed import TimedRunner
 from firstlight.shared.errors import FirstlightError
 from firstlight.shared.types import Priority, Sampling
 

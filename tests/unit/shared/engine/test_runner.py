@@ -8,7 +8,12 @@ from doubles import PagedRunner
 
 from firstlight.shared.engine.kv.manager import Moves
 from firstlight.shared.engine.plan import SequencePlan, StepPlan
-from firstlight.shared.engine.runner import COPIED_BLOCKS_MAX, COPYING_S, measured_copies, step_batch
+from firstlight.shared.engine.runner import (
+    COPIED_BLOCKS_MAX,
+    COPYING_S,
+    measured_copies,
+    step_batch,
+)
 from firstlight.shared.sampling import Draw, History
 from firstlight.shared.types import Sampling
 

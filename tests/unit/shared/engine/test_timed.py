@@ -8,8 +8,8 @@ from doubles import Answers, config, request
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.kv.manager import Moves
 from firstlight.shared.engine.plan import SequencePlan, StepPlan
-from firstlight.shared.engine.timed import StepTable, TimedRunner
-from firstlight.shared.errors import ConfigError
+from firstlight.shared.engine.steptable import StepTable
+from firstlight.shared.engine.timed import TimedRunner
 from firstlight.shared.sampling import Draw, History
 from firstlight.shared.types import Priority, Request, Sampling
 
@@ -51,19 +51,6 @@ def rows(ids, table, start=0, *, history=None, drafted=0, name="r") -> SequenceP
         for ahead in range(drafted + 1)
     )
     return SequencePlan(name, start, tuple(ids), drafted, tuple(table), draws)
-
-
-@pytest.mark.parametrize(
-    ("rows", "ms"), [(1, 10.0), (4, 10.0), (6, 12.0), (8, 14.0), (12, 24.0), (16, 34.0), (20, 44.0)]
-)
-def test_a_step_takes_what_the_table_says_straight_between_and_beyond_its_points(rows, ms):
-    assert StepTable(((4, 10.0), (8, 14.0), (16, 34.0))).ms(rows) == ms
-
-
-@pytest.mark.parametrize("points", [(), ((2, 1.0), (1, 2.0)), ((1, 2.0), (2, 1.0)), ((0, 1.0),)])
-def test_a_table_that_makes_no_sense_is_a_configuration_error(points):
-    with pytest.raises(ConfigError, match="step-time table"):
-        StepTable(points)
 
 
 def test_a_step_says_how_long_it_took_copies_before_it_included():
@@ -171,3 +158,22 @@ def test_interactive_requests_in_a_crowd_wait_for_their_first_id_a_quarter_of_th
         took.append(now)
     assert waits[0] <= waits[1] / 4 * 1.1  # the crowd is small: its last wave weighs more
     assert took[0] <= took[1] * 1.12
+
+
+def test_answers_are_made_of_the_ids_that_they_may_have():
+    limits = config(blocks=8, context_max=128)
+    runner = TimedRunner(TABLE, blocks=8, host_blocks=0, vocab=1000, answer_ids=(7, 8, 9))
+    made = Engine(runner, limits)
+    made.add(request("r", range(5), max_tokens=60), epoch=1, credit=FAR, now=0.0)
+    assert set(Answers().drain(made).ids["r"]) == {7, 8, 9}
+
+
+def test_a_block_is_as_large_as_the_table_says_and_comes_back_whole():
+    table = replace(TABLE, block_bytes=4096)
+    one, other = (TimedRunner(table, blocks=2, host_blocks=1, vocab=1000) for _ in range(2))
+    one.run(StepPlan((rows(range(16), [1]),)))
+    payload = one.read_block(1)
+    assert len(payload) == one.block_bytes == 4096
+    other.write_slot(0, payload)
+    other.move(Moves(saves=(), fills=((0, 1),)))
+    assert other.read_block(1) == payload == other.read_slot(0)

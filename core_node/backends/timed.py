@@ -1,0 +1,130 @@
+"""A core without a model: everything is real but the arithmetic, and steps take their time.
+
+Scheduler, KV, mailbox and links are those of every core, over `shared.engine.timed`, which answers
+with a function of the ids so far and says how long a step takes. Here that time passes. Ids that
+are text by themselves are chosen among, so that a person sees each of them come.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+
+from firstlight.core_node.admission import Offer
+from firstlight.core_node.config import ModelSection
+from firstlight.core_node.loaded import Loaded, warm
+from firstlight.shared.blocks import Buffer, kv_namespace
+from firstlight.shared.clock import monotonic_s, sleep_s
+from firstlight.shared.engine.engine import Engine
+from firstlight.shared.engine.kv.manager import Moves
+from firstlight.shared.engine.plan import EngineConfig, Runner, StepPlan, StepRows
+from firstlight.shared.engine.steptable import TABLES, StepTable
+from firstlight.shared.engine.timed import TimedRunner
+from firstlight.shared.model_files import default_model_path
+from firstlight.shared.text.tokenizer import Tokenizer, load_tokenizer
+
+
+class PacedRunner:
+    """`plan.Runner` that waits, off the interpreter's lock, until the time of a step is over.
+
+    A step whose ids take longer than that to make is late, and says how long it really took.
+    """
+
+    def __init__(
+        self,
+        timed: Runner,
+        *,
+        now_s: Callable[[], float] = monotonic_s,
+        wait_s: Callable[[float], None] = sleep_s,
+    ) -> None:
+        self._timed, self._now_s, self._wait_s = timed, now_s, wait_s
+
+    @property
+    def vocab(self) -> int:
+        """As of the runner."""
+        return self._timed.vocab
+
+    @property
+    def block_bytes(self) -> int:
+        """As of the runner."""
+        return self._timed.block_bytes
+
+    def run(self, plan: StepPlan) -> StepRows:
+        """The rows, once their time is over."""
+        began_s = self._now_s()
+        rows = self._timed.run(plan)
+        left_s = began_s + rows.ms / 1000 - self._now_s()
+        if left_s > 0:
+            self._wait_s(left_s)
+        return StepRows(rows.sampled, (self._now_s() - began_s) * 1000)
+
+    def move(self, moves: Moves) -> None:
+        """As the runner does; the next step pays for it."""
+        self._timed.move(moves)
+
+    def read_block(self, block: int) -> bytes:
+        """As of the runner."""
+        return self._timed.read_block(block)
+
+    def read_slot(self, slot: int) -> bytes:
+        """As of the runner."""
+        return self._timed.read_slot(slot)
+
+    def write_slot(self, slot: int, payload: Buffer) -> None:
+        """As of the runner."""
+        self._timed.write_slot(slot, payload)
+
+    def scrub(self, blocks: Sequence[int]) -> None:
+        """As of the runner."""
+        self._timed.scrub(blocks)
+
+
+def load_timed(section: ModelSection, wanted: EngineConfig) -> Loaded:
+    """An engine over the table that `section.timed` names. Raises `ConfigError`.
+
+    No weights are read: of the model there is its vocabulary, and the context is what is wanted.
+    """
+    path = section.path or default_model_path()
+    tokenizer, table = load_tokenizer(path), _table(section)
+    limits = wanted.fitted(wanted.context_max)
+    runner = TimedRunner(
+        table,
+        blocks=limits.blocks,
+        host_blocks=limits.host_blocks,
+        vocab=tokenizer.vocab,
+        answer_ids=whole_texts(tokenizer),
+    )
+    if limits.copy_bytes_per_s is None and table.block_copy_ms:
+        bytes_per_s = runner.block_bytes / table.block_copy_ms * 1000
+        limits = replace(limits, copy_bytes_per_s=bytes_per_s)
+    engine = Engine(PacedRunner(runner), limits)
+    offer = Offer(
+        models=(section.name or path.resolve().stem,),
+        tokenizer_hash=tokenizer.hash,
+        vocab=tokenizer.vocab,
+        context_max=limits.context_max,
+    )
+    warm(engine, offer)
+    numerics_class = blake2b(f"timed {tokenizer.hash}".encode(), digest_size=8).hexdigest()
+    layout = f"digests in {runner.block_bytes} bytes"
+    return Loaded(
+        engine=engine,
+        offer=offer,
+        hint_ids_max=limits.hint_ids_max,
+        numerics_class=numerics_class,
+        namespace=kv_namespace("timed", layout, numerics_class),
+        prepare=lambda: None,
+    )
+
+
+def whole_texts(tokenizer: Tokenizer) -> list[int]:
+    """Ids whose bytes are whole characters that can be printed."""
+    texts = (
+        (id_, tokenizer.token_bytes(id_).decode("utf-8", "replace"))
+        for id_ in range(tokenizer.vocab)
+    )
+    return [id_ for id_, text in texts if text.isprintable() and "\ufffd" not in text and text]
+
+
+def _table(section: ModelSection) -> StepTable:
+    assert section.timed is not None
+    return section.timed if isinstance(section.timed, StepTable) else TABLES[section.timed]
