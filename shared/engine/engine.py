@@ -7,7 +7,6 @@ thread. A hint is a claim; an id is committed only if it is the one that was sam
 change how many steps an answer takes, and never the answer.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -31,17 +30,15 @@ from firstlight.shared.engine.plan import (
     StepResult,
     StepRows,
 )
-from firstlight.shared.engine.sampler import Sampled
 from firstlight.shared.engine.scheduler import Scheduler, Work
 from firstlight.shared.engine.sequence import Sequence
 from firstlight.shared.engine.speculation import Draft, allot
+from firstlight.shared.engine.verdict import Verdict, judge, outcome
 from firstlight.shared.errors import CapacityError, FirstlightError, StaleError
 from firstlight.shared.stream import ending
-from firstlight.shared.types import FinishReason, HintCount, Load, Request, check_ids
+from firstlight.shared.types import FinishReason, Load, Request, check_ids
 
 Failure = tuple[str, int, FirstlightError]
-
-
 Spill = Callable[[bytes, Callable[[], bytes]], None]
 """Takes the hash of a block that leaves the host tier, and a way to read it, now or never."""
 
@@ -182,7 +179,7 @@ class Engine:
 
     def cancel(self, request: str) -> None:
         """Drop a request and free its blocks at once; harmless if it is not here."""
-        self._ended = [outcome for outcome in self._ended if outcome.request != request]
+        self._ended = [one for one in self._ended if one.request != request]
         self._forget(request)
         self._scheduler.remove(request)
 
@@ -331,88 +328,47 @@ class Engine:
                 work.sequence.computed += work.count
                 self._publish(work.sequence)
                 continue
-            reached = _reached(work, sampled)
-            if reached[-1].error:
-                failures.append(self._fail(work.sequence, reached[-1].error))
+            verdict = judge(work, sampled)
+            if verdict.error:
+                failures.append(self._fail(work.sequence, verdict.error))
             elif work.sequence.prefill_only:
                 outcomes.append(self._hand_over(work, now))
             else:
-                outcomes.append(self._judge(work, reached))
+                outcomes.append(self._commit(work, verdict))
         return ran.ms
 
-    def _judge(self, work: Work, reached: tuple[Sampled, ...]) -> Outcome:
-        """Commit the ids that drafts reached, up to the one that ends the answer."""
-        sequence, request = work.sequence, work.sequence.request
-        ids: list[int] = []
-        accepted: Counter[str] = Counter()
-        finish: FinishReason | None = None
-        for place, one in enumerate(reached):
-            ids.append(one.id)
-            finish = ending(
-                one.id,
-                generated=sequence.generated + len(ids),
-                max_tokens=request.max_tokens,
-                eos_ids=request.eos_ids,
-            )
-            if place < len(work.drafted):
-                matched, source = work.drafted[place] == one.id, work.sources[place]
-                self._controller.observe(request.id, source, matched)
-                accepted[source] += matched
-            if finish:
-                break
-        outcome = self._outcome(work, ids, reached, accepted, finish)
-        sequence.computed += work.count + len(ids) - 1
-        sequence.commit(ids)
+    def _commit(self, work: Work, verdict: Verdict) -> Outcome:
+        """Take the ids of a verdict, and let go of rows that were drafted in vain."""
+        sequence = work.sequence
+        for source, matched in verdict.matches:
+            self._controller.observe(sequence.id, source, matched)
+        made = outcome(work, verdict)
+        sequence.computed += work.count + len(made.ids) - 1
+        sequence.commit(made.ids)
         self._kv.trim(sequence.table, sequence.computed)
+        if made.finish and verdict.spoiled:
+            self._discard(sequence)
+            return made
         self._publish(sequence)
-        if finish or outcome.cached_tokens is not None:
+        if made.finish or made.cached_tokens is not None:
             self._hold(sequence)
-        if finish:
-            self._forget(request.id)
-            self._scheduler.remove(request.id)
-        return outcome
+        if made.finish:
+            self._forget(sequence.id)
+            self._scheduler.remove(sequence.id)
+        return made
 
     def _hand_over(self, work: Work, now: float) -> Outcome:
         """End a sequence whose KV is computed. The row was sampled to see that it is finite."""
         sequence = work.sequence
-        outcome = self._outcome(work, [], (), Counter(), FinishReason.LENGTH)
+        made = outcome(work, Verdict((), finish=FinishReason.LENGTH))
         sequence.computed += work.count
         self._publish(sequence)
         self._hold(sequence)
         chain = sequence.hashes[: sequence.published]
-        made = self._pins.hand_over(sequence.id, sequence.epoch, chain, now)
+        handover = self._pins.hand_over(sequence.id, sequence.epoch, chain, now)
         self._forget(sequence.id)
         self._scheduler.remove(sequence.id)
-        return replace(outcome, handover=made)
-
-    def _outcome(
-        self,
-        work: Work,
-        ids: list[int],
-        reached: tuple[Sampled, ...],
-        accepted: Counter[str],
-        finish: FinishReason | None,
-    ) -> Outcome:
-        sequence, started_s = work.sequence, work.sequence.first_step_s
-        assert started_s is not None
-        fresh, sequence.reported = not sequence.reported, True
-        verified = Counter(work.sources)
-        found = tuple(one.logprobs for one in reached[: len(ids)] if one.logprobs is not None)
-        return Outcome(
-            request=sequence.id,
-            epoch=sequence.epoch,
-            position=sequence.known,
-            ids=tuple(ids),
-            logprobs=found,
-            cached_tokens=sequence.cached_tokens if fresh else None,
-            queue_ms=(started_s - sequence.arrived_s) * 1000 if fresh else None,
-            started_s=started_s if fresh else None,
-            verified=tuple(
-                (source, HintCount(verified=count, accepted=accepted[source]))
-                for source, count in sorted(verified.items())
-            ),
-            finish=finish,
-        )
+        return replace(made, handover=handover)
 
     def _publish(self, sequence: Sequence) -> None:
         while (sequence.published + 1) * BLOCK_TOKENS <= sequence.computed:
@@ -438,11 +394,15 @@ class Engine:
             self._held.append(tuple(chain[:here]))
 
     def _fail(self, sequence: Sequence, message: str) -> Failure:
-        """Only this sequence ends; its KV is cleared, so that nothing spreads from it."""
+        """Only this sequence ends."""
+        self._discard(sequence)
+        return sequence.id, sequence.epoch, FirstlightError(message)
+
+    def _discard(self, sequence: Sequence) -> None:
+        """Drop a sequence whose KV is not finite, and clear it: nothing spreads from there."""
         self.distrust(sequence.hashes)
         self._runner.scrub(self._scheduler.remove(sequence.id, trusted=False))
         self._forget(sequence.id)
-        return sequence.id, sequence.epoch, FirstlightError(message)
 
     def _forget(self, request: str) -> None:
         self._drafts.pop(request, None)
@@ -469,11 +429,3 @@ def _planned(work: Work) -> SequencePlan:
         table=tuple(sequence.table),
         draws=sequence.draws(work.drafted) if work.samples else (),
     )
-
-
-def _reached(work: Work, sampled: tuple[Sampled, ...]) -> tuple[Sampled, ...]:
-    """Rows whose input was right: up to the first that failed or disagrees with the draft."""
-    for place, (one, drafted) in enumerate(zip(sampled, work.drafted, strict=False), start=1):
-        if one.error or one.id != drafted:
-            return sampled[:place]
-    return sampled

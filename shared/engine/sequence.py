@@ -1,5 +1,7 @@
 """One answer in the making: its ids, how many of them are computed, and which blocks hold them."""
 
+from collections.abc import Iterable
+
 from firstlight.shared.blocks import BLOCK_TOKENS, block_hashes, next_hash, root_hash
 from firstlight.shared.engine.kv.manager import Loading, Parked
 from firstlight.shared.errors import SlowClientError
@@ -101,7 +103,7 @@ class Sequence:
             return self.known
         return self.loading.front * BLOCK_TOKENS
 
-    def commit(self, ids: list[int]) -> None:
+    def commit(self, ids: Iterable[int]) -> None:
         """Append ids; the caller accounts for `computed`."""
         for token in ids:
             self.ids.append(token)
