@@ -41,13 +41,13 @@ def render_core() -> bytes:
 
 REQUESTS_RUNNING = Gauge(
     "vllm:num_requests_running",
-    "Sequences in the running batch.",
+    "Sequences that have a place, those whose client does not read included.",
     _ENGINE,
     registry=ENGINE_REGISTRY,
 )
 REQUESTS_WAITING = Gauge(
     "vllm:num_requests_waiting",
-    "Sequences that wait for a first step.",
+    "Sequences that wait for a place, those that lost theirs included.",
     _ENGINE,
     registry=ENGINE_REGISTRY,
 )
@@ -59,19 +59,21 @@ KV_USAGE = Gauge(
 )
 PREFIX_QUERIES = Counter(
     "vllm:prefix_cache_queries",
-    "Prompt tokens looked up in the prefix cache, of requests that have their first id.",
+    "Prompt tokens looked up in the prefix cache, of requests that have their first id; ids that "
+    "another core committed count as prompt.",
     _ENGINE,
     registry=ENGINE_REGISTRY,
 )
 PREFIX_HITS = Counter(
     "vllm:prefix_cache_hits",
-    "Prompt tokens found in it, from whichever tier.",
+    "Prompt tokens found in it, from whichever tier; never ids that another core committed.",
     _ENGINE,
     registry=ENGINE_REGISTRY,
 )
 PROMPT_TOKENS = Counter(
     "vllm:prompt_tokens",
-    "Prompt tokens, cached ones too, of requests that have their first id.",
+    "Prompt tokens, cached ones too, of requests that have their first id; ids that another core "
+    "committed count as prompt.",
     _ENGINE,
     registry=ENGINE_REGISTRY,
 )
@@ -80,7 +82,7 @@ GENERATION_TOKENS = Counter(
 )
 PREEMPTIONS = Counter(
     "vllm:num_preemptions",
-    "Sequences that lost their place to a more important one.",
+    "How often a sequence lost its place, to a more important one or for want of blocks.",
     _ENGINE,
     registry=ENGINE_REGISTRY,
 )
