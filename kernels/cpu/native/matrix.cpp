@@ -14,6 +14,13 @@ constexpr std::size_t kQ4Bytes = 320, kQ8Bytes = 544;
 
 std::size_t group_bytes(Format format) { return format == Format::q4 ? kQ4Bytes : kQ8Bytes; }
 
+bool finite(std::uint16_t half) { return (half & 0x7c00) != 0x7c00; }
+
+[[noreturn]] void refuse(Format format, int output) {
+    throw std::invalid_argument("output " + std::to_string(output) + " has weights that are not finite as " +
+                                name_of(format));
+}
+
 // Writes one output's codes and scale into its lane of a group.
 void put_group(Format format, std::uint8_t* group, int lane, const std::uint8_t* codes,
                std::uint16_t scale, std::uint16_t minimum) {
@@ -135,6 +142,7 @@ void Matrix::pack_blocks(const std::string& type, const std::uint8_t* rows) {
         std::uint8_t* at = data.get() + output / kLanes * panel_bytes;
         for (int g = 0; g < groups; ++g, rows += block, at += group_bytes(format)) {
             Group group = read_block(type, rows);
+            if (!finite(group.scale) || !finite(group.minimum)) refuse(format, output);
             put_group(format, at, output % kLanes, group.codes, group.scale, group.minimum);
         }
     }
@@ -147,6 +155,7 @@ void Matrix::pack_floats(const float* rows) {
         if (quantized(format)) {
             for (int k = 0; k < inputs; k += kGroup, at += group_bytes(format)) {
                 Group group = format == Format::q4 ? quantize_q4(rows + k) : quantize_q8(rows + k);
+                if (!finite(group.scale) || !finite(group.minimum)) refuse(format, output);
                 put_group(format, at, lane, group.codes, group.scale, group.minimum);
             }
         } else if (format == Format::f32) {
@@ -156,7 +165,8 @@ void Matrix::pack_floats(const float* rows) {
             for (int k = 0; k < inputs; ++k) {
                 std::uint32_t bits;
                 std::memcpy(&bits, rows + k, 4);
-                bits += 0x7fff + ((bits >> 16) & 1);  // to nearest even; weights are finite
+                bits += 0x7fff + ((bits >> 16) & 1);  // to nearest even
+                if ((bits & 0x7f800000) == 0x7f800000) refuse(format, output);
                 reinterpret_cast<std::uint16_t*>(at)[k * kLanes + lane] = bits >> 16;
             }
         }

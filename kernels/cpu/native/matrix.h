@@ -45,6 +45,7 @@ struct Matrix {
     // One output's weights as floats.
     void row(int output, float* values) const;
 
+    // Both throw std::invalid_argument for weights that the format cannot hold as finite values.
     // Fill from the rows [outputs, blocks of 32] of a GGUF type (Q4_0, Q4_1 → q4, Q8_0 → q8).
     void pack_blocks(const std::string& type, const std::uint8_t* rows);
     // Fill from float rows [outputs, inputs], quantized here if the format is.

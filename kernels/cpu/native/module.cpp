@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <mutex>
 #include <stdexcept>
 
 #include "decoder.h"
@@ -48,6 +49,7 @@ void require_length(const Array<T>& array, py::ssize_t length, const char* name)
                                     std::to_string(length));
 }
 
+// Calls from several threads wait for each other: there is one step's memory, and one team.
 class PyDecoder {
 public:
     PyDecoder(const std::string& kernels, int threads, Config config)
@@ -55,12 +57,14 @@ public:
 
     void add(Numbers attention_norm, Weights qkv, Numbers qkv_bias, Numbers q_norm, Numbers k_norm, Weights output,
              Numbers mlp_norm, Weights gate_up, Weights down) {
+        std::lock_guard lock(busy_);
         decoder_.add({std::move(attention_norm), std::move(qkv), std::move(qkv_bias), std::move(q_norm),
                       std::move(k_norm), std::move(output), std::move(mlp_norm), std::move(gate_up), std::move(down)});
         ++layers_;
     }
 
     void end(Weights embedding, Numbers norm, Weights head) {
+        std::lock_guard lock(busy_);
         decoder_.end(std::move(embedding), std::move(norm), std::move(head));
     }
 
@@ -91,6 +95,7 @@ public:
         step.blocks = static_cast<int>(pages.shape(2));
         step.logits = logits.mutable_data();
         py::gil_scoped_release released;
+        std::lock_guard lock(busy_);  // let go of before the interpreter is waited for
         decoder_.run(step);
     }
 
@@ -119,6 +124,7 @@ public:
         std::int64_t* to = ids.mutable_data();
         {
             py::gil_scoped_release released;
+            std::lock_guard lock(busy_);
             decoder_.sample(logits.data(), draws.data(), rows, lists, to);
         }
         return ids;
@@ -137,12 +143,13 @@ private:
         const Config& c = config_;
         bool fits = pages.ndim() == 6 && pages.shape(0) == layers_ && pages.shape(1) == 2 &&
                     pages.shape(3) == c.kv_heads && pages.shape(4) * pages.shape(5) == kBlock * c.head_dim &&
-                    pages.itemsize() == 2 && (pages.flags() & py::array::c_style) && pages.writeable();
+                    pages.dtype().char_() == 'e' && pages.dtype().byteorder() == '=' && (pages.flags() & py::array::c_style) && pages.writeable();
         if (!fits) throw std::invalid_argument("pages are not halves [layers, 2, blocks, kv_heads, 16, head_dim]");
     }
 
     Config config_;
     Decoder decoder_;
+    std::mutex busy_;
     int layers_ = 0;
 };
 

@@ -1,6 +1,11 @@
 #include "threads.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <system_error>
 
 namespace firstlight {
 
@@ -25,12 +30,22 @@ void wait_while(const std::atomic<std::uint32_t>& number, std::uint32_t value, i
 
 }  // namespace
 
-Team::Team(int threads) : size_(threads) {
-    for (int thread = 1; thread < size_; ++thread)
-        workers_.emplace_back([this, thread] { work(thread); });
+Team::Team(int threads) : size_(threads), process_(getpid()) {
+    if (threads < 1) throw std::invalid_argument(std::to_string(threads) + " threads, expected 1 or more");
+    try {
+        for (int thread = 1; thread < size_; ++thread)
+            workers_.emplace_back([this, thread] { work(thread); });
+    } catch (const std::system_error& error) {
+        std::size_t started = workers_.size() + 1;
+        end();
+        throw std::invalid_argument(std::to_string(threads) + " threads cannot be started, only " +
+                                    std::to_string(started) + ": " + error.what());
+    }
 }
 
-Team::~Team() {
+Team::~Team() { end(); }
+
+void Team::end() {
     stopping_ = true;
     jobs_.fetch_add(1, std::memory_order_release);
     jobs_.notify_all();
@@ -38,6 +53,9 @@ Team::~Team() {
 }
 
 void Team::run(const std::function<void(int)>& job) {
+    if (size_ > 1 && getpid() != process_)
+        throw std::runtime_error("these threads belong to process " + std::to_string(process_) +
+                                 ", of which this one is a fork: it has to load the model itself");
     job_ = &job;
     jobs_.fetch_add(1, std::memory_order_release);
     if (size_ > 1) jobs_.notify_all();

@@ -12,6 +12,7 @@ namespace firstlight {
 
 class Team {
 public:
+    // Throws std::invalid_argument if there are fewer than one, or they cannot all be started.
     explicit Team(int threads);
     ~Team();
     Team(const Team&) = delete;
@@ -20,6 +21,7 @@ public:
     int size() const { return size_; }
 
     // Calls job(thread) once on every thread, the caller's being 0, and returns when all are done.
+    // Throws std::runtime_error in a fork of the process that made it: a fork has none of its threads.
     void run(const std::function<void(int)>& job);
 
     // Inside a job, called by all: body(begin, end) for ranges that cover 0…count, each taken by
@@ -37,8 +39,9 @@ public:
 private:
     void meet();
     void work(int thread);
+    void end();
 
-    const int size_;
+    const int size_, process_;
     std::vector<std::thread> workers_;
     const std::function<void(int)>* job_ = nullptr;
     alignas(64) std::atomic<std::uint32_t> jobs_{0};

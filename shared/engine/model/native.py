@@ -52,7 +52,8 @@ class NativeModel:
     def __init__(
         self, config: ModelConfig, weights: Weights, weight_format: str, threads: int
     ) -> None:
-        """Raises `ConfigError` for a shape that the kernels cannot run, or if there are none."""
+        """Raises `ConfigError` for a shape or weights that the kernels cannot run, or if there are
+        none."""
         self._config = config
         placer = _Placer(weights, weight_format)
         try:
@@ -61,6 +62,8 @@ class NativeModel:
             self._decoder = _build(config, weights, placer, kernels, threads)
         except ValueError as error:
             raise ConfigError(f"kernels cpu: {error}") from error
+        except MemoryError as error:
+            raise ConfigError(f"kernels cpu: no memory for the model: {error}") from error
         self.signature = (
             f"cpu {kernels} weights={'+'.join(sorted(placer.formats))} kv={self.form.name} "
             f"revision={extension.REVISION}"
@@ -119,12 +122,15 @@ class _Placer:
             chosen = "q8"
         self.formats.add(chosen)
         made: Matrix
-        if held == chosen:
-            rows = np.ascontiguousarray(join([one.rows for one in blocks]))
-            made = native.Matrix.from_blocks(blocks[0].type, rows, blocks[0].inputs)
-        else:
-            floats = join([weights.read(name, layer) for name in names])
-            made = native.Matrix.from_floats(chosen, np.ascontiguousarray(floats))
+        try:
+            if held == chosen:
+                rows = np.ascontiguousarray(join([one.rows for one in blocks]))
+                made = native.Matrix.from_blocks(blocks[0].type, rows, blocks[0].inputs)
+            else:
+                floats = join([weights.read(name, layer) for name in names])
+                made = native.Matrix.from_floats(chosen, np.ascontiguousarray(floats))
+        except ValueError as error:
+            raise ValueError(f"{', '.join(names)} of layer {layer}: {error}") from error
         return made
 
 

@@ -1,5 +1,6 @@
 """The decoder in C++ against the layers in plain torch, on small random models and steps."""
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -163,6 +164,23 @@ def test_a_shape_that_the_kernels_cannot_run_is_refused_by_name_and_passed_on_by
     with pytest.raises(ConfigError, match="multiples of 16"):
         place(of, random_weights(of, 8), kernels="cpu", weights="f32")
     assert place(of, random_weights(of, 8), kernels="auto").signature.startswith("eager")
+
+
+def test_a_matrix_that_its_format_cannot_hold_is_named_when_the_model_is_loaded():
+    of = config(SHAPES[0])
+    weights = random_weights(of, 8)
+
+    def huge(name: str, layer: int) -> np.ndarray:
+        return weights.read(name, layer) * np.float32(1e9 if (name, layer) == ("up", 1) else 1)
+
+    with pytest.raises(ConfigError, match=r"kernels cpu: gate, up of layer 1: output \d+ has"):
+        place(of, Weights((), huge), weights="q8", kernels="cpu")
+
+
+def test_a_model_that_finds_no_memory_is_refused_and_ends_nothing():
+    of = replace(config(SHAPES[0]), heads=1 << 24, kv_heads=1, head_dim=1 << 24)
+    with pytest.raises(ConfigError, match="kernels cpu: no memory for the model"):
+        place(of, random_weights(of, 8), weights="q8", kernels="cpu")
 
 
 @pytest.mark.parametrize("kernels", ["cpu", "eager"])
