@@ -178,7 +178,7 @@ def test_a_matrix_that_its_format_cannot_hold_is_named_when_the_model_is_loaded(
 
 
 def test_a_model_that_finds_no_memory_is_refused_and_ends_nothing():
-    of = replace(config(SHAPES[0]), heads=1 << 24, kv_heads=1, head_dim=1 << 24)
+    of = replace(config(SHAPES[0]), heads=1 << 30, kv_heads=1, head_dim=1 << 18)
     with pytest.raises(ConfigError, match="kernels cpu: no memory for the model"):
         place(of, random_weights(of, 8), weights="q8", kernels="cpu")
 
