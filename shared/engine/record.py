@@ -11,9 +11,10 @@ A record holds the ids of prompts: it is for whoever looks for a fault, and no l
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, is_dataclass, replace
+from functools import cache
 from hashlib import blake2b
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from firstlight.shared.blocks import Buffer
 from firstlight.shared.engine.engine import Engine
@@ -24,6 +25,8 @@ from firstlight.shared.types import Priority, Request, Sampling
 
 Line = dict[str, Any]
 RECORD_BYTES_MAX = 64 << 20
+_NUMBER_MAX = 1e300
+"""No time and no size is larger; NaN and infinity, which JSON in Python knows, are not numbers."""
 
 
 def plan_digest(plan: StepPlan) -> str:
@@ -169,6 +172,7 @@ def replay(lines: Iterable[str], engine: Engine) -> Iterator[StepResult]:
         if do != "step":
             _call(engine, do, line, number)
             continue
+        _check(line, {"now": float, "plan": str, "ms": float}, do, number)
         result, steps = engine.step(line["now"]), steps + 1
         for what, here in (("plan", plan_digest(result.plan)), ("ms", result.ms)):
             if here != line[what]:
@@ -181,7 +185,7 @@ def replay(lines: Iterable[str], engine: Engine) -> Iterator[StepResult]:
 def _read(text: str, number: int) -> Line:
     try:
         line = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         line = None
     if not isinstance(line, dict) or line.get("do") not in (*_ARGUMENTS, "step", "full"):
         raise FirstlightError(f"line {number} of the record is no call: {text[:80]!r}")
@@ -192,10 +196,51 @@ def _call(engine: Engine, do: str, line: Line, number: int) -> None:
     """Repeat a call; what was refused then is refused now, and changed nothing."""
     try:
         made = _ARGUMENTS[do](line)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FirstlightError(f"line {number} of the record has no such {do}: {error}") from error
+    _check(made, _hints(getattr(Engine, do)), do, number)
+    size = len(made.get("payload", b""))
+    if do == "land" and size != engine.block_bytes:
+        raise FirstlightError(
+            f"line {number} of the record has no such land: a block of {size} bytes, "
+            f"here they have {engine.block_bytes}"
+        )
     with suppress(FirstlightError):
         getattr(engine, do)(**made)
+
+
+def _check(told: Line, hints: Line, do: str, number: int) -> None:
+    """Raise `FirstlightError` unless there is a value of the right type for each name."""
+    wrong = told.keys() ^ hints.keys()
+    wrong |= {name for name in told.keys() & hints.keys() if not _conforms(told[name], hints[name])}
+    if wrong:
+        raise FirstlightError(f"line {number} of the record has no such {do}: {sorted(wrong)}")
+
+
+@cache
+def _hints(of: Any) -> Line:
+    """Names and types of what a call takes, or of a value's fields."""
+    return {name: hint for name, hint in get_type_hints(of).items() if name != "return"}
+
+
+def _conforms(value: Any, hint: Any) -> bool:
+    """Whether a value is what an annotation says, all that is in it included."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is tuple and parts[-1] is not ...:
+        same = isinstance(value, tuple) and len(value) == len(parts)
+        return same and all(map(_conforms, value, parts))
+    if origin in (tuple, frozenset):
+        return isinstance(value, origin) and all(_conforms(one, parts[0]) for one in value)
+    if parts:
+        return any(_conforms(value, part) for part in parts)
+    if hint is float:
+        return type(value) in (int, float) and abs(value) <= _NUMBER_MAX
+    if is_dataclass(hint):
+        hints = _hints(hint)
+        return isinstance(value, hint) and all(
+            _conforms(getattr(value, one.name), hints[one.name]) for one in fields(hint)
+        )
+    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
 
 
 def _as_told(line: Line) -> Line:

@@ -153,8 +153,50 @@ def test_blocks_that_land_are_recorded_with_what_is_in_them():
         ('{"do":"__init__"}', "is no call"),
         (json.dumps({"do": "pin", "hashes": ["x"]}), "line 1 of the record has no such pin"),
         (json.dumps({"do": "add", "request": {}}), "no such add"),
+        ("[" * 100_000, "is no call"),
+        ('{"do":"step"}', r"no such step: \['ms', 'now', 'plan'\]"),
+        ('{"do":"step","now":NaN,"plan":"","ms":1}', r"no such step: \['now'\]"),
+        (f'{{"do":"step","now":1{"0" * 400},"plan":"","ms":1}}', r"no such step: \['now'\]"),
+        ('{"do":"credit","request":"a"}', r"no such credit: \['position'\]"),
+        ('{"do":"credit","request":"a","position":true}', r"no such credit: \['position'\]"),
+        ('{"do":"cancel","request":["a"]}', r"no such cancel: \['request'\]"),
+        ('{"do":"no_more","request":"a","more":1}', r"no such no_more: \['more'\]"),
+        ('{"do":"pin","hashes":5}', "no such pin"),
+        ('{"do":"release","handover":5}', "no such release"),
+        ('{"do":"land","block_hash":"00","payload":"00"}', "no such land: a block of 1 bytes"),
+        (
+            '{"do":"candidate","request":"a","start":1,"ids":[1,"b"],"sources":["x","x"]}',
+            r"no such candidate: \['ids'\]",
+        ),
     ],
 )
 def test_a_line_that_is_no_call_is_named(line, says):
     with pytest.raises(FirstlightError, match=says):
         list(replay([line], timed()))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("prompt", [1, "2"]),
+        ("prompt", [1, 2.5]),
+        ("id", 7),
+        ("salt", 7),
+        ("seed", None),
+        ("budget_s", "600"),
+        ("eos_ids", [[5]]),
+        ("eos_ids", [True]),
+        ("priority", 9),
+        ("sampling", {}),
+        ("sampling", {"logit_bias": [[1, 2, 3]]}),
+        ("sampling", {"logit_bias": [], "temperature": "hot"}),
+        ("sampling", {"logit_bias": [], "logprobs": 1.5}),
+    ],
+)
+def test_a_request_of_other_values_than_a_recorder_writes_is_named(name, value):
+    lines, _ = recorded(1)
+    line = json.loads(lines[0])
+    assert line["do"] == "add"
+    line["request"][name] = value
+    with pytest.raises(FirstlightError, match="line 1 of the record has no such add"):
+        list(replay([json.dumps(line)], timed()))
