@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
+from cpp_kernels import cpp
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 
 from firstlight.kernels.cpu import extension
 
-pytestmark = pytest.mark.skipif(
-    not extension.instruction_sets(), reason="the C++ kernels cannot run here"
-)
+pytestmark = cpp
 FORMATS = ("q4", "q8", "bf16", "f32")
 SHAPES = [(16, 32), (50, 576), (3, 64), (200, 1536), (1, 96)]
 

@@ -5,6 +5,7 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
+from cpp_kernels import cpp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,10 +14,6 @@ from firstlight.shared.engine.model.native_sampler import native_pick
 from firstlight.shared.engine.sampler import left, pick_rows, sample_rows
 from firstlight.shared.sampling import Draw, History, kept, sample
 from firstlight.shared.types import Sampling
-
-native = pytest.mark.skipif(
-    not extension.instruction_sets(), reason="the C++ kernels cannot run here"
-)
 
 
 @cache
@@ -42,7 +39,7 @@ def native_rows(
     return native_pick(one, logits, draws)
 
 
-WAYS = [pick_rows, pytest.param(native_rows, marks=native)]
+WAYS = [pick_rows, pytest.param(native_rows, marks=cpp)]
 KINDS = [
     Sampling(temperature=0.0),
     Sampling(temperature=0.0, frequency_penalty=0.4, logit_bias=((3, -9.0),)),
@@ -139,8 +136,8 @@ def random_rows(rng: np.random.Generator, size: int, vocab: int) -> np.ndarray:
     )
 
 
-@native
-@pytest.mark.parametrize("kernels", extension.instruction_sets())
+@cpp
+@pytest.mark.parametrize("kernels", extension.instruction_sets() or [""])
 def test_thousands_of_random_rows_get_the_ids_of_the_reference_with_1_and_2_threads(kernels):
     rng = np.random.default_rng(11)
     small = [1, 2, 3, 4, 5, 15, 16, 17, 31, 33, 100, 255, 257, 1000, 1023, 4096, 4999, 5000]
@@ -252,7 +249,7 @@ def test_an_exception_in_one_rows_sampling_fails_that_row_alone(pick, sampling, 
     assert [one.id for one in found[::2]] == list(pick(logits[::2], good))
 
 
-@native
+@cpp
 @pytest.mark.parametrize("outside", [100, -1, 2**40])
 @pytest.mark.parametrize(
     "sampling", [Sampling(repetition_penalty=1.1), Sampling(presence_penalty=1.0)], ids=repr
@@ -263,7 +260,7 @@ def test_an_id_outside_of_the_vocabulary_is_an_error_of_the_cpp_form(outside, sa
         native_rows(rows(1, 100, 1), [wrong])
 
 
-@native
+@cpp
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 def test_a_row_whose_largest_logit_overflows_is_an_error_of_the_cpp_form():
     logits = np.full((1, 100), 1e36, dtype=np.float32)
@@ -271,7 +268,7 @@ def test_a_row_whose_largest_logit_overflows_is_an_error_of_the_cpp_form():
         native_rows(logits, [draw(Sampling(temperature=1e-4), 1)])
 
 
-@native
+@cpp
 def test_lists_that_do_not_fit_the_draws_are_an_error_of_the_cpp_form():
     arrays = {
         "draws": np.zeros(1, extension.native().DRAW),

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from firstlight.kernels.cpu.extension import instruction_sets
 from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.batch import SequenceRows, join_rows
 from firstlight.shared.engine.model.load import LoadedModel, load_model, place
@@ -32,8 +31,6 @@ def exact() -> LoadedModel:
 def first_layers(loaded: LoadedModel) -> FirstLayers:
     def place_them(kernels: str, threads: int = 1) -> LoadedModel:
         """The same weights, but only three layers: enough to show what depends on what."""
-        if kernels == "cpu" and not instruction_sets():
-            pytest.skip("the C++ kernels cannot run here")
         config = replace(loaded.config, layers=3)
         weights = weights_from_gguf(read_gguf(default_model_path()), config)
         model = place(config, weights, kernels=kernels, threads=threads)

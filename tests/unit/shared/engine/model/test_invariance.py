@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 import torch
+from cpp_kernels import cpp
 
 from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.batch import SequenceRows, join_rows
@@ -18,10 +19,14 @@ def tokens(seed: int, count: int) -> list[int]:
     return [random.randrange(17, 49_000) for _ in range(count)]
 
 
-KINDS = [("eager", 1), ("eager", 2), ("cpu", 1), ("cpu", 2)]
+KINDS = [
+    pytest.param((kernels, threads), marks=marks, id=f"{kernels}-{threads}")
+    for kernels, marks in (("eager", ()), ("cpu", cpp))
+    for threads in (1, 2)
+]
 
 
-@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: f"{kind[0]}-{kind[1]}")
+@pytest.fixture(scope="module", params=KINDS)
 def shallow(request, first_layers):
     kernels, threads = request.param
     before = torch.get_num_threads()
@@ -119,6 +124,7 @@ def test_two_sequences_that_share_blocks_have_the_logits_of_their_own(expected, 
     assert not torch.equal(logits[6], expected[-6])
 
 
+@cpp
 def test_the_number_of_threads_changes_no_bit_of_the_kernels_in_c(first_layers, prefill):
     # 600 keys are several chunks, which one sequence alone shares out among threads.
     found = []

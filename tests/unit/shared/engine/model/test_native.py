@@ -6,8 +6,9 @@ from random import Random
 import numpy as np
 import pytest
 import torch
+from cpp_kernels import cpp
 
-from firstlight.kernels.cpu.extension import instruction_sets
+from firstlight.kernels.cpu import extension
 from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.batch import SequenceRows, join_rows
 from firstlight.shared.engine.model.config import ModelConfig
@@ -19,7 +20,6 @@ from firstlight.shared.errors import ConfigError
 from firstlight.shared.sampling import Draw, History, sample
 from firstlight.shared.types import Sampling
 
-pytestmark = pytest.mark.skipif(not instruction_sets(), reason="the C++ kernels cannot run here")
 BLOCKS = 60
 SHAPES = [  # heads, kv heads, head_dim, hidden, intermediate, bias, q/k norm
     (9, 3, 64, 96, 160, False, False),
@@ -80,6 +80,7 @@ def steps(seed: int, length: int):
             yield join_rows(parts)
 
 
+@cpp
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_random_steps_give_the_logits_of_the_reference(shape, threads):
@@ -94,6 +95,7 @@ def test_random_steps_give_the_logits_of_the_reference(shape, threads):
         assert torch.allclose(found, expected, rtol=0, atol=4e-3 * float(expected.abs().max()))
 
 
+@cpp
 @pytest.mark.parametrize("weights", ["q4", "q8", "bf16"])
 def test_other_formats_are_near_the_reference_over_the_same_weights(weights):
     of = config(SHAPES[0])
@@ -106,6 +108,7 @@ def test_other_formats_are_near_the_reference_over_the_same_weights(weights):
     assert similarity > {"q4": 0.94, "q8": 0.999, "bf16": 0.999}[weights]
 
 
+@cpp
 def test_what_a_block_held_before_does_not_matter():
     of = config(SHAPES[0])
     model = place(of, random_weights(of, 5), kernels="cpu", weights="f32")
@@ -115,6 +118,7 @@ def test_what_a_block_held_before_does_not_matter():
         assert torch.equal(model.logits(batch, clean), model.logits(batch, dirty))
 
 
+@cpp
 def test_values_beyond_the_range_of_halves_stay_finite_in_the_pool():
     of = config(SHAPES[1])
     weights = random_weights(of, 6)
@@ -130,6 +134,7 @@ def test_values_beyond_the_range_of_halves_stay_finite_in_the_pool():
     assert torch.isfinite(logits).all()
 
 
+@cpp
 @pytest.mark.parametrize(
     ("part", "wrong"),
     [
@@ -151,6 +156,7 @@ def test_a_step_that_contradicts_itself_is_refused_before_anything_is_written(pa
     assert not kv.pages.any()
 
 
+@cpp
 def test_a_pool_of_another_form_is_refused():
     of = config(SHAPES[0])
     model = place(of, random_weights(of, 7), kernels="cpu", weights="f32")
@@ -159,13 +165,19 @@ def test_a_pool_of_another_form_is_refused():
         model.logits(batch, KvStorage(of, BLOCKS))
 
 
-def test_a_shape_that_the_kernels_cannot_run_is_refused_by_name_and_passed_on_by_auto():
+@cpp
+def test_a_shape_that_the_kernels_cannot_run_is_refused_by_name():
     of = config((4, 4, 8, 64, 96, False, False))
     with pytest.raises(ConfigError, match="multiples of 16"):
         place(of, random_weights(of, 8), kernels="cpu", weights="f32")
+
+
+def test_a_shape_that_the_kernels_cannot_run_gets_torchs_from_auto():
+    of = config((4, 4, 8, 64, 96, False, False))
     assert place(of, random_weights(of, 8), kernels="auto").signature.startswith("eager")
 
 
+@cpp
 def test_a_matrix_that_its_format_cannot_hold_is_named_when_the_model_is_loaded():
     of = config(SHAPES[0])
     weights = random_weights(of, 8)
@@ -177,13 +189,31 @@ def test_a_matrix_that_its_format_cannot_hold_is_named_when_the_model_is_loaded(
         place(of, Weights((), huge), weights="q8", kernels="cpu")
 
 
+@cpp
 def test_a_model_that_finds_no_memory_is_refused_and_ends_nothing():
     of = replace(config(SHAPES[0]), heads=1 << 30, kv_heads=1, head_dim=1 << 18)
     with pytest.raises(ConfigError, match="kernels cpu: no memory for the model"):
         place(of, random_weights(of, 8), weights="q8", kernels="cpu")
 
 
-@pytest.mark.parametrize("kernels", ["cpu", "eager"])
+@pytest.mark.parametrize("weights", ["auto", "f32", "bf16"])
+def test_where_no_kernels_were_built_auto_takes_torchs(weights, monkeypatch):
+    monkeypatch.setattr(extension, "_missing", "no compiler")
+    of = config(SHAPES[0])
+    model = place(of, random_weights(of, 9), kernels="auto", weights=weights)
+    assert model.signature.startswith("eager")
+
+
+def test_where_no_kernels_were_built_they_are_refused_by_name(monkeypatch):
+    monkeypatch.setattr(extension, "_missing", "no compiler")
+    of = config(SHAPES[0])
+    with pytest.raises(
+        ConfigError, match=r"kernels cpu: the C\+\+ kernels are not installed: no compiler"
+    ):
+        place(of, random_weights(of, 9), kernels="cpu")
+
+
+@pytest.mark.parametrize("kernels", [pytest.param("cpu", marks=cpp), "eager"])
 def test_a_runner_samples_what_the_reference_picks_from_the_models_logits(kernels):
     made = config(SHAPES[0])
     model = place(made, random_weights(made, 1), kernels=kernels, threads=2)

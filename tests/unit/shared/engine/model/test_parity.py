@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from cpp_kernels import cpp
 from safetensors.torch import save_file
 from tokenizers import Tokenizer as BpeTokenizer
 from tokenizers import models, pre_tokenizers
@@ -61,6 +62,7 @@ def test_logits_of_the_default_model_agree_with_transformers(exact, theirs, pref
     assert (found - expected).abs().max() > 0 or torch.equal(found, expected)
 
 
+@cpp
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("weights", "divergence_max"), [("f32", 1e-5), ("bf16", 1e-3), ("auto", 0.02)]
@@ -68,8 +70,6 @@ def test_logits_of_the_default_model_agree_with_transformers(exact, theirs, pref
 def test_the_kernels_in_c_give_nearly_the_distribution_of_transformers(
     weights, divergence_max, theirs, prefill
 ):
-    if not instruction_sets():
-        pytest.skip("the C++ kernels cannot run here")
     model = load_model(default_model_path(), weights=weights, kernels="cpu", threads=1)
     ids = load_tokenizer(default_model_path()).encode("".join(PROMPTS) * 3, special=False)
     found = prefill(model, model.storage(4), ids, [2, 0, 1], last=len(ids)).log_softmax(-1)
@@ -119,13 +119,12 @@ def write_folder(folder, model):
     ids=["llama", "llama-tied", "qwen2", "qwen3"],
 )
 @pytest.mark.parametrize(
-    ("kernels", "error"), [("eager", 1e-4), ("reference", 1e-4), ("cpu", 3e-3)]
+    ("kernels", "error"),
+    [("eager", 1e-4), ("reference", 1e-4), pytest.param("cpu", 3e-3, marks=cpp)],
 )
 def test_a_folder_gives_the_logits_of_transformers(
     kernels, error, config, kind, extra, tmp_path, prefill
 ):
-    if kernels == "cpu" and not instruction_sets():
-        pytest.skip("the C++ kernels cannot run here")
     torch.manual_seed(5)
     theirs = kind(config(**(SMALL | extra))).eval()
     for name, value in theirs.named_parameters():
