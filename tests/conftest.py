@@ -1,4 +1,6 @@
-"""What tests of several folders share: the certificate of an edge on this machine."""
+"""What tests of several folders share: the certificate of an edge, and a SIGINT that arrives."""
+
+import signal
 
 import pytest
 from edge_tls import TlsFiles, write_tls_files
@@ -8,3 +10,10 @@ from edge_tls import TlsFiles, write_tls_files
 def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
     """A certificate for localhost and the authority that signed it."""
     return write_tls_files(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """Shells start what is in the background deaf to SIGINT; programs under test inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
