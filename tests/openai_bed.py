@@ -27,6 +27,8 @@ class OpenAiServer:
     usage: bool = True
     moody: frozenset[int] = frozenset()
     """Numbers of streams whose text is another one."""
+    completion: object = field(default_factory=lambda: {"choices": [{"text": "x"}]})
+    """What it answers where no stream is asked for."""
     extra: dict[str, Any] = field(default_factory=dict)
     bodies: list[dict[str, Any]] = field(default_factory=list)
     keys: set[str | None] = field(default_factory=set)
@@ -70,7 +72,7 @@ class Handler(BaseHTTPRequestHandler):
         elif len(body["prompt"].split()) > self.served.words_max:
             self.tell(400, {"error": {"message": "the prompt is too long"}})
         elif not body["stream"]:
-            self.tell(200, {"choices": [{"text": "x"}]})
+            self.tell(200, self.served.completion)
         else:
             self.stream(body, number)
 

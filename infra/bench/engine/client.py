@@ -24,6 +24,10 @@ from firstlight.shared.errors import FirstlightError, PeerError
 ANSWER_S = 300.0
 """The longest wait for the next bytes of an answer."""
 CONNECT_S = 10.0
+WHOLE_ANSWER_S = 1800.0
+"""The longest that one may take, however steadily its bytes come."""
+ANSWER_BYTES_MAX = 64 << 20
+"""The most that is read of one; the longest here has some hundred KB."""
 _REFUSED = (400, 422)
 _GO_ON: tuple[dict[str, Any], ...] = (
     {"ignore_eos": True, "firstlight": {"ignore_eos": True}},
@@ -41,6 +45,8 @@ class Answer:
     sent_s: float
     events_s: list[float] = field(default_factory=list)
     text: str = ""
+    done: bool = False
+    """Whether the server said that this is all."""
     usage_tokens: int | None = None
     details: dict[str, Any] = field(default_factory=dict)
     """Our own servers' `firstlight` objects, later ones over earlier ones."""
@@ -53,20 +59,25 @@ class Answer:
 
     def feed(self, data: str, now: float) -> None:
         """Take the data of one event. Raises the error that it carries, or `PeerError`."""
-        try:
-            chunk = json.loads(data)
-            choices = chunk.get("choices") or [{}]
-            text, usage = choices[0].get("text"), chunk.get("usage")
-        except (ValueError, AttributeError, LookupError, TypeError) as error:
-            raise PeerError(f"the stream carried what is no chunk: {data[:80]!r}") from error
+        if data.strip() == "[DONE]":
+            self.done = True
+            return
+        chunk = _object(data)
         if "error" in chunk:
             raise api_error(None, data)
+        choices, usage = chunk.get("choices") or [{}], chunk.get("usage") or {}
+        details = chunk.get("firstlight") or {}
+        first = choices[0] if isinstance(choices, list) else None
+        if not (isinstance(first, dict) and isinstance(usage, dict) and isinstance(details, dict)):
+            raise _no_chunk(data)
+        text, tokens = first.get("text") or "", usage.get("completion_tokens")
+        if not isinstance(text, str) or not (tokens is None or _is_count(tokens)):
+            raise _no_chunk(data)
         if text:
             self.events_s.append(now)
             self.text += text
-        if usage:
-            self.usage_tokens = usage.get("completion_tokens")
-        self.details |= chunk.get("firstlight") or {}
+        self.usage_tokens = self.usage_tokens if tokens is None else tokens
+        self.details |= details
 
 
 class Server:
@@ -84,20 +95,21 @@ class Server:
         """Find out what it takes. Raises `PeerError` if it takes none of it."""
         for fields in _GO_ON:
             self._go_on = fields
-            response = await self._probe()
-            if response.status_code == 200:
+            status, said = await self._probe()
+            if status == 200:
+                _check_completion(f"{self.url}/completions", said)
                 break
-            if response.status_code not in _REFUSED or not fields:
-                said = api_error(response.status_code, response.content)
-                raise PeerError(f"{self.url}/completions: {said.message}")
-        self.takes_seed = (await self._probe(seed=1)).status_code not in _REFUSED
+            if status not in _REFUSED or not fields:
+                error = api_error(status, said)
+                raise PeerError(f"{self.url}/completions: {error.message}")
+        self.takes_seed = (await self._probe(seed=1))[0] not in _REFUSED
 
-    async def _probe(self, **fields: Any) -> httpx.Response:
+    async def _probe(self, **fields: Any) -> tuple[int, bytes]:
         body = self._body("Hello", 1, fields) | {"stream": False}
         del body["stream_options"]
         try:
-            return await self._http.post(f"{self.url}/completions", json=body)
-        except httpx.HTTPError as error:
+            return await _reply(self._http, "POST", f"{self.url}/completions", body)
+        except (httpx.HTTPError, OSError) as error:
             raise PeerError(f"{self.url}/completions: {_said(error)}") from error
 
     def _body(self, prompt: str, max_tokens: int, fields: dict[str, Any]) -> dict[str, Any]:
@@ -116,26 +128,28 @@ class Server:
         """One stream to its end; `on_text` is called at each event with text.
 
         Raises:
-            FirstlightError: it was refused, broke off, or brought no text.
+            FirstlightError: it was refused, broke off, brought no text, or did not end.
 
         """
         body = self._body(prompt, max_tokens, fields)
-        answer, reader = Answer(monotonic_s()), EventReader()
+        answer = Answer(monotonic_s())
         try:
-            async with self._http.stream("POST", f"{self.url}/completions", json=body) as response:
+            async with (
+                asyncio.timeout(WHOLE_ANSWER_S),
+                self._http.stream("POST", f"{self.url}/completions", json=body) as response,
+            ):
                 if response.status_code != 200:
-                    raise api_error(response.status_code, await response.aread())
-                async for piece in response.aiter_raw():
-                    now = monotonic_s()
-                    for event in reader.feed(piece):
-                        if event.data == "[DONE]":
-                            continue
-                        before = len(answer.events_s)
-                        answer.feed(event.data, now)
-                        if len(answer.events_s) > before:
-                            on_text()
-        except (httpx.HTTPError, ValueError) as error:
+                    raise api_error(response.status_code, await _body_of(response))
+                await _follow(response, answer, on_text)
+        except TimeoutError as error:
+            count = len(answer.events_s)
+            raise PeerError(
+                f"{self.url}: no end of an answer in {WHOLE_ANSWER_S:g} s, after {count} events"
+            ) from error
+        except (httpx.HTTPError, OSError, ValueError) as error:
             raise PeerError(f"{self.url}: {_said(error)}") from error
+        if not answer.done:
+            raise PeerError(f"{self.url}: an answer broke off after {len(answer.events_s)} events")
         if not answer.events_s:
             raise PeerError(f"{self.url}: an answer without text")
         self.numerics_class = answer.details.get("class", self.numerics_class)
@@ -182,14 +196,79 @@ async def open_server(
 
 async def _first_model(http: httpx.AsyncClient, url: str) -> str:
     try:
-        response = await http.get(f"{url}/models")
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        status, said = await _reply(http, "GET", f"{url}/models")
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         raise PeerError(f"no server answers at {url}/models: {_said(error)}") from error
     try:
-        return str(response.json()["data"][0]["id"])
-    except (ValueError, LookupError, TypeError) as error:
-        said = f"HTTP {response.status_code}, {response.text[:200]!r}"
-        raise PeerError(f"{url}/models names no model: {said}") from error
+        return str(json.loads(said)["data"][0]["id"])
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        shown = f"HTTP {status}, {_shown(said)}"
+        raise PeerError(f"{url}/models names no model: {shown}") from error
+
+
+async def _follow(response: httpx.Response, answer: Answer, on_text: Callable[[], None]) -> None:
+    """Feed a stream to an answer. Raises `PeerError` for one that is too long, or no stream."""
+    reader, size = EventReader(), 0
+    async for piece in response.aiter_raw():
+        now, size = monotonic_s(), size + len(piece)
+        if size > ANSWER_BYTES_MAX:
+            raise PeerError(f"{response.url}: an answer of more than {ANSWER_BYTES_MAX} bytes")
+        for event in reader.feed(piece):
+            before = len(answer.events_s)
+            answer.feed(event.data, now)
+            if len(answer.events_s) > before:
+                on_text()
+
+
+async def _reply(
+    http: httpx.AsyncClient, method: str, url: str, body: dict[str, Any] | None = None
+) -> tuple[int, bytes]:
+    """Status and body of what is no stream."""
+    async with (
+        asyncio.timeout(WHOLE_ANSWER_S),
+        http.stream(method, url, json=body) as response,
+    ):
+        return response.status_code, await _body_of(response)
+
+
+async def _body_of(response: httpx.Response) -> bytes:
+    """All of it, or its first `ANSWER_BYTES_MAX`."""
+    body = bytearray()
+    async for piece in response.aiter_bytes():
+        body += piece
+        if len(body) >= ANSWER_BYTES_MAX:
+            break
+    return bytes(body[:ANSWER_BYTES_MAX])
+
+
+def _check_completion(where: str, said: bytes) -> None:
+    """Raise `PeerError` unless this is what a completion looks like."""
+    try:
+        json.loads(said)["choices"][0]["text"]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise PeerError(f"{where} answers with no completion: {_shown(said)}") from error
+
+
+def _object(data: str) -> dict[str, Any]:
+    try:
+        chunk = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _no_chunk(data) from error
+    if not isinstance(chunk, dict):
+        raise _no_chunk(data)
+    return chunk
+
+
+def _no_chunk(data: str) -> PeerError:
+    return PeerError(f"the stream carried what is no chunk: {data[:80]!r}")
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _shown(said: bytes) -> str:
+    return repr(said[:200].decode("utf-8", "replace"))
 
 
 def _said(error: Exception) -> str:

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 from openai_bed import OpenAiServer, openai_server
 
-from firstlight.infra.bench.engine import scenarios
+from firstlight.infra.bench.engine import client, scenarios
 from firstlight.infra.bench.engine.client import Answer, Server, open_server
 from firstlight.infra.bench.engine.invariant import differing, texts_that_differ
 from firstlight.infra.bench.engine.scenarios import SCENARIOS
@@ -78,11 +79,86 @@ async def test_a_server_that_is_not_there_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["[]", '{"choices": 3}', "nonsense", '{"error": {"message": "x"}}']
+    "line",
+    [
+        "[]",
+        '{"choices": 3}',
+        "nonsense",
+        '{"error": {"message": "x"}}',
+        '{"choices": {"a": 1}}',
+        '{"choices": ["a"]}',
+        '{"choices": [{"text": 7}]}',
+        '{"usage": "much"}',
+        '{"usage": {"completion_tokens": "3"}}',
+        '{"usage": {"completion_tokens": -3}}',
+        '{"firstlight": "x"}',
+        "[" * 100_000,
+    ],
 )
 def test_what_is_no_chunk_or_an_error_ends_the_answer(line: str) -> None:
     with pytest.raises(PeerError):
         Answer(0.0).feed(line, 1.0)
+
+
+OK, CHUNK = b"HTTP/1.1 200 OK\r\n\r\n", b'data: {"choices": [{"text": "a"}]}\n\n'
+
+
+async def streamed(*pieces: bytes, forever: bool = False) -> Answer:
+    """What a client makes of a server that sends these bytes, perhaps again and again, and ends."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head, more = pieces[0], b"".join(pieces[1:])
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(head + more)
+            while forever:
+                writer.write(more)
+                await writer.drain()
+                await asyncio.sleep(0.001)
+        except OSError:
+            pass  # the client has left
+        finally:
+            writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        async with httpx.AsyncClient(trust_env=False) as http:
+            return await Server(http, url, "tiny").ask("hi", 3)
+
+
+async def test_an_answer_without_its_end_has_broken_off() -> None:
+    with pytest.raises(PeerError, match="broke off after 2 events"):
+        await streamed(OK, CHUNK, CHUNK)
+    assert (await streamed(OK, CHUNK, CHUNK, b"data: [DONE]\n\n")).text == "aa"
+
+
+@pytest.mark.parametrize("more", [CHUNK, b"data: x\n", b": nothing\n\n", b"x"])
+async def test_an_answer_of_more_bytes_than_any_has_is_given_up(
+    more: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "ANSWER_BYTES_MAX", 4096)
+    with pytest.raises(PeerError, match="an answer of more than 4096 bytes"):
+        await streamed(OK, more * 100, forever=True)
+
+
+async def test_an_answer_that_comes_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "WHOLE_ANSWER_S", 0.2)
+    with pytest.raises(PeerError, match=r"no end of an answer in 0\.2 s, after [1-9]\d* events"):
+        await streamed(OK, CHUNK, forever=True)
+
+
+async def test_an_error_page_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "ANSWER_BYTES_MAX", 4096)
+    with pytest.raises(PeerError, match="HTTP 500: <html>"):
+        await streamed(b"HTTP/1.1 500 No\r\n\r\n", b"<html>", forever=True)
+
+
+async def test_a_page_where_a_completion_was_expected_is_shown() -> None:
+    with (
+        openai_server(completion="<html>welcome</html>") as bed,
+        pytest.raises(PeerError, match=r"answers with no completion: .*welcome"),
+    ):
+        await asked(bed, lambda server: server.ask("hi", 1))
 
 
 async def test_every_scenario_gives_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
