@@ -88,12 +88,15 @@ def _answers(client: httpx.Client, url: str) -> bool:
 
 
 def _end(child: Child) -> None:
-    """SIGTERM to the group, a while, then SIGKILL to what is left of it."""
-    _signal(child, signal.SIGTERM)
-    child.wait(STOP_S)
-    _signal(child, signal.SIGKILL)
-    child.wait(STOP_S)
-    child.close()
+    """SIGTERM to the group, a while, then SIGKILL to what is left of it; who is interrupted
+    meanwhile waits no longer, and leaves nothing behind either."""
+    try:
+        _signal(child, signal.SIGTERM)
+        child.wait(STOP_S)
+    finally:
+        _signal(child, signal.SIGKILL)
+        child.wait(STOP_S)
+        child.close()
 
 
 def _signal(child: Child, number: signal.Signals) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 
@@ -47,6 +48,24 @@ def test_what_a_peer_started_ends_with_it(tmp_path: Path) -> None:
         assert os.getpgid(sleeper) == peer.pid
     state = Path(f"/proc/{sleeper}/stat")
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_peer_that_does_not_end_is_killed_though_its_end_is_interrupted(tmp_path: Path) -> None:
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    shell = f"sh -c 'trap \"\" TERM; {served(tmp_path)}'"
+    try:
+        with (
+            pytest.raises(KeyboardInterrupt),
+            running_peer(shell, tmp_path) as peer,
+        ):
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(peer.pid, 0)
 
 
 def test_a_peer_that_ends_says_its_last_words(tmp_path: Path) -> None:
