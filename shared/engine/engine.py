@@ -60,7 +60,8 @@ class Engine:
         self._controller = Controller()
         self._times = StepTimes()
         self._drafts: dict[str, Draft] = {}
-        self._ended: list[Outcome] = []
+        self._ended: dict[str, Outcome] = {}
+        """Of requests that came with all of their answer; told by the next step."""
         self._held: list[tuple[bytes, ...]] = []
         self._steps = 0
         self._hint_ids_offered = self._hint_ids_dropped = 0
@@ -81,7 +82,7 @@ class Engine:
         `prefill_only` nothing is committed: it ends with a `Handover` once its KV is computed.
         Raises `StaleError`, `RequestError` or `CapacityError`.
         """
-        held = self._scheduler.get(request.id)
+        held = self._scheduler.get(request.id) or self._ended.get(request.id)
         if held is not None and epoch <= held.epoch:
             raise StaleError(
                 f"request {request.id} is here with epoch {held.epoch}, not below {epoch}"
@@ -98,9 +99,10 @@ class Engine:
         )
         position = len(request.prompt) + len(committed)
         if finish and not prefill_only:
-            self._ended.append(Outcome(request.id, epoch, position, (), finish=finish))
+            self._check_capacity(len(self._ended))
+            self._ended[request.id] = Outcome(request.id, epoch, position, (), finish=finish)
             return
-        self._check_capacity()
+        self._check_capacity(self._scheduler.running + self._scheduler.queued)
         sequence = Sequence(
             request,
             epoch=epoch,
@@ -179,7 +181,7 @@ class Engine:
 
     def cancel(self, request: str) -> None:
         """Drop a request and free its blocks at once; harmless if it is not here."""
-        self._ended = [one for one in self._ended if one.request != request]
+        self._ended.pop(request, None)
         self._forget(request)
         self._scheduler.remove(request)
 
@@ -190,7 +192,7 @@ class Engine:
         for sequence, _ in expired:
             self._forget(sequence.id)
         self._pins.expire(now)
-        outcomes, self._ended = self._ended, []
+        outcomes, self._ended = list(self._ended.values()), {}
         works = self._plan(now)
         self._move()
         plan = StepPlan(tuple(_planned(work) for work in works))
@@ -292,13 +294,14 @@ class Engine:
             if sequence.draft_max > 0 and sequence.behind <= chunk
         }
 
-    def _check_capacity(self) -> None:
+    def _check_capacity(self, here: int) -> None:
         config, scheduler = self._config, self._scheduler
-        if scheduler.running + scheduler.queued < config.sequences_max + config.waiting_max:
+        if here < config.sequences_max + config.waiting_max:
             return
         wait_s = scheduler.queued_prefill_tokens * self._times.prefill.ms_per_token / 1000
         raise CapacityError(
-            f"{scheduler.running} requests run and {scheduler.queued} wait, the most allowed",
+            f"{scheduler.running} requests run, {scheduler.queued} wait and {len(self._ended)} "
+            "have ended before they began: no more are allowed",
             retry_after_s=min(max(wait_s, 1.0), 30.0),
         )
 
