@@ -1,4 +1,4 @@
-"""Requests that come with all of their answer: no step runs for them, and the next one tells them."""
+"""Requests that come with all of their answer: none of it is computed, the next step tells them."""
 
 import pytest
 from doubles import engine, request
