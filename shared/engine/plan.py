@@ -72,8 +72,8 @@ class EngineConfig:
     """Most prompt tokens in a step, all sequences together."""
     step_max_ms: float = 70.0
     """What decoding sequences share a step with, prefill or drafts, is cut so that the step takes
-    this, or a multiple of what they take alone if that is more: see `spare_ms`. It bounds the gap
-    of others."""
+    this, or two and a half times what they take alone if that is more (four times once they alone
+    take longer than this): it bounds the gap of others, and prefill goes on."""
     step_alone_max_ms: float = 250.0
     """The same while nobody decodes; it bounds how long a cancel can take."""
     pinned_share: float = 0.25
