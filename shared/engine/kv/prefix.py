@@ -20,10 +20,6 @@ class PrefixIndex:
         self._pinned: Counter[bytes] = Counter()
         """How many pins cover a hash."""
 
-    def __len__(self) -> int:
-        """Blocks that can be found."""
-        return len(self._blocks)
-
     def find(self, block_hash: bytes) -> int | None:
         """The block that holds this prefix."""
         return self._blocks.get(block_hash)
