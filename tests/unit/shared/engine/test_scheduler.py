@@ -112,6 +112,30 @@ def test_a_storm_of_more_important_requests_pushes_a_sequence_aside_only_so_ofte
     assert answers.ids["low"] == alone(one)
 
 
+def test_blocks_that_a_running_prompt_still_needs_are_not_given_to_another():
+    """8 blocks, of which the first will take 7: it has two when the second asks for 3."""
+    core, _ = engine(blocks=8, context_max=128, speculation="off")
+    core.add(request("a", range(100), max_tokens=8), epoch=1, credit=FAR, now=0.0)
+    answers = Answers()
+    answers.step(core, 0.0)
+    core.add(request("b", range(60, 100), max_tokens=2), epoch=1, credit=FAR, now=0.0)
+    answers.step(core, 0.0)
+    assert (core.load().running, core.load().queued) == (1, 1)
+    answers.drain(core)
+    assert core.counts.preemptions == 0
+
+
+def test_a_prefix_that_runs_here_leaves_room_for_who_shares_it():
+    """6 blocks: 3 are the first one's, and the second needs only 2 of its own."""
+    core, _ = engine(blocks=6, context_max=96, prefill_chunk=40, speculation="off")
+    core.add(request("a", range(33), max_tokens=8), epoch=1, credit=FAR, now=0.0)
+    answers = Answers()
+    answers.step(core, 0.0)
+    core.add(request("b", (*range(32), *range(60, 80)), max_tokens=2), epoch=1, credit=FAR, now=0.0)
+    answers.step(core, 0.0)
+    assert (core.load().running, core.load().queued) == (2, 0)
+
+
 @pytest.mark.parametrize(
     ("slas", "says"),
     [
