@@ -18,6 +18,9 @@ from firstlight.shared.engine.model.config import ModelConfig
 from firstlight.shared.engine.model.weights import Weights
 from firstlight.shared.engine.sampler import pick_rows
 
+_FINITE = 65504.0
+"""What an infinity becomes in the pool, as in that of the kernels in C++."""
+
 
 @dataclass(frozen=True)
 class _Layer:
@@ -123,6 +126,7 @@ class Transformer:
             rows = torch.cat((q, k, v), 1)
         rows = kernels.rotate(rows, step.cosine, step.sine)
         fresh = rows[:, config.heads :].reshape(-1, config.head_dim)
+        fresh = fresh.nan_to_num(0.0, _FINITE, -_FINITE)  # a masked weight of 0 does not undo NaN
         pages.view(-1, config.head_dim).index_copy_(0, step.write_index, fresh)
         return step.attention(rows, pages)
 

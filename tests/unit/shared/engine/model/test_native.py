@@ -118,6 +118,27 @@ def test_what_a_block_held_before_does_not_matter():
         assert torch.equal(model.logits(batch, clean), model.logits(batch, dirty))
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_refused_draft_whose_rows_are_not_finite_leaves_no_trace(value):
+    of, bad = config(SHAPES[1]), 5
+    weights = random_weights(of, 7)
+
+    def spoiled(name: str, layer: int) -> np.ndarray:
+        values = weights.read(name, layer).copy()
+        if name == "embedding":
+            values[bad] = value
+        return values
+
+    model = place(of, Weights((), spoiled), weights="f32", kernels="eager")
+    found = []
+    for drafted in ([], [bad, bad]):
+        kv = KvStorage(of, BLOCKS, 0, model.form)
+        model.logits(join_rows([SequenceRows([1, 2, 3, *drafted], 0, [0], range(0))]), kv)
+        found.append(model.logits(join_rows([SequenceRows([4], 3, [0], range(1))]), kv))
+    assert torch.isfinite(found[0]).all()
+    assert torch.equal(*found)
+
+
 @cpp
 def test_values_beyond_the_range_of_halves_stay_finite_in_the_pool():
     of = config(SHAPES[1])
