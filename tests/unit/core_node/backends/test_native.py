@@ -280,6 +280,16 @@ async def test_flushing_empties_the_prefix_cache(bench: Bench) -> None:
     assert bench.backend.blocks().free == bench.backend.blocks().total
 
 
+async def test_blocks_that_landed_with_a_flush_are_not_kept() -> None:
+    bench = build(host_blocks=4)
+    bench.backend.land(b"a", bytes(bench.engine.block_bytes))
+    bench.backend.flush_cache()
+    bench.start()
+    await bench.until(lambda: any(batch.landed_bytes for batch in bench.batches))
+    bench.backend.stop()
+    assert (bench.batches[0].flushed, bench.engine.host_blocks.cached) == (True, 0)
+
+
 async def test_hints_for_requests_that_are_not_here_are_dropped(bench: Bench) -> None:
     bench.backend.hint(Hint("nobody", 3, bytes(8), (1,)))
     bench.backend.credit("nobody", 99)

@@ -203,10 +203,11 @@ def test_a_row_gives_the_same_id_alone_and_at_any_place_in_a_batch(pick):
 
 
 @pytest.mark.parametrize("pick", WAYS)
-def test_the_lowest_id_wins_a_tie_at_temperature_0(pick):
+@pytest.mark.parametrize("temperature", [0.0, 9e-6])
+def test_the_lowest_id_wins_a_tie_at_a_temperature_that_is_next_to_0(pick, temperature):
     logits = np.zeros((2, 100), dtype=np.float32)
     logits[1, [30, 60]] = 1
-    found = sample_rows(logits, [draw(Sampling(temperature=0.0), 1)] * 2, pick)
+    found = sample_rows(logits, [draw(Sampling(temperature=temperature), 1)] * 2, pick)
     assert [one.id for one in found] == [0, 30]
 
 

@@ -338,3 +338,18 @@ def test_a_step_in_which_nobody_comes_or_goes_says_nothing():
     core.add(request("a", max_tokens=9), epoch=1, credit=999, now=0.0)
     core.step(0.0)
     assert core.step(0.1).turns == ()
+
+
+def test_a_client_that_does_not_read_gives_way_before_who_decodes_whatever_their_classes():
+    """4 blocks: each of the two has 2 when the one that decodes needs a third."""
+    core, _ = engine(blocks=4, context_max=64, speculation="off", prefill_chunk=40)
+    core.add(request("stands", range(30), priority=Priority.CRITICAL), epoch=1, credit=31, now=0.0)
+    one = request("decodes", range(40, 70), max_tokens=9, priority=Priority.BATCH)
+    core.add(one, epoch=1, credit=FAR, now=0.0)
+    answers = Answers()
+    while "decodes" not in answers.finish:
+        answers.step(core, 0.0)
+        assert answers.steps < 30
+    assert core.counts.preemptions == 1
+    assert core.load().queued == 1
+    assert answers.ids["decodes"] == alone(one)

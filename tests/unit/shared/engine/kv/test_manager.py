@@ -157,3 +157,24 @@ def test_a_block_that_is_evicted_before_it_was_filled_is_neither_filled_nor_save
     moves = kv.take_moves()
     assert (moves.saves, moves.fills) == ((), ())
     assert kv.host_counts == BlockCounts(free=2, used=0, cached=2, total=4)
+
+
+def test_a_pin_that_was_taken_back_leaves_the_leaf_to_be_evicted_first():
+    kv = KvManager(2)
+    kv.pin(hashes(0, 32))
+    kv.release(fill(kv, 0, 32))
+    kv.unpin(hashes(0, 32))
+    assert kv.grow([], 16)
+    assert kv.hit_blocks(hashes(0, 32), 33) == 1
+
+
+def test_a_block_that_leaves_the_host_tier_before_it_was_copied_there_is_spilled_nowhere():
+    """Both are evicted in one plan, and the tier has one slot: what it has is the second alone."""
+    kv = KvManager(2, 1)
+    first, second = fill(kv, 0, 16), fill(kv, 7, 16)
+    (kept,) = second
+    kv.release(first)
+    kv.release(second)
+    assert kv.grow([], 32)
+    moves = kv.take_moves()
+    assert (moves.spills, moves.saves) == ((), ((kept, 0),))
