@@ -272,8 +272,7 @@ class NativeBackend:
 
     def _tell(self, inbox: Inbox) -> None:
         for handle, position in inbox.credits.items():
-            if handle in self._epochs:
-                self._engine.credit(handle, position)
+            self._engine.credit(handle, position)
         for hint in inbox.hints:
             self._mailbox.hint(hint)
         for handle, (blocks, hold_s) in inbox.expects.items():
