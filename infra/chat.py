@@ -227,7 +227,7 @@ async def _chat(
     if url is None:
         mesh = read_running(state_dir())
         url, *others = [measured.edge.url for measured in await nearest_edges(mesh)]
-        ca_file = ca_file or Path(mesh.ca_file)
+        ca_file, key = ca_file or Path(mesh.ca_file), key or mesh.key or None
     else:
         url = server_url(url)
         ca_file = ca_file or known_ca(url)

@@ -9,10 +9,10 @@ twice.
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from firstlight.shared.errors import ConfigError
 
@@ -80,23 +80,53 @@ class Child:
             self.process.stdin.close()
 
 
-def start_child(name: str, arguments: Sequence[str], directory: Path) -> Child:
+def start_child(
+    name: str,
+    arguments: Sequence[str],
+    directory: Path,
+    environment: Mapping[str, str] | None = None,
+) -> Child:
     """Start `python -m firstlight ARGUMENTS`; it writes to NAME.out and NAME.err in `directory`."""
-    return start_program(name, [sys.executable, "-m", "firstlight", *arguments], directory)
+    return start_python(name, "firstlight", arguments, directory, environment=environment)
 
 
-def start_program(name: str, command: Sequence[str], directory: Path) -> Child:
-    """Start any program that ends when its standard input does, as `start_child` starts ours."""
+def start_python(
+    name: str,
+    module: str,
+    arguments: Sequence[str],
+    directory: Path,
+    *,
+    environment: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> Child:
+    """Start `python -m MODULE ARGUMENTS`, as `start_child` starts a node."""
+    command = [sys.executable, "-m", module, *arguments]
+    return start_program(name, command, directory, environment, pass_fds)
+
+
+def start_program(
+    name: str,
+    command: Sequence[str],
+    directory: Path,
+    environment: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> Child:
+    """Start any program that ends when its standard input does, as `start_child` starts ours.
+
+    `environment` is the whole of it; None: ours. `pass_fds` are open in the child as well.
+    """
     out_file, err_file = directory / f"{name}.out", directory / f"{name}.err"
     with out_file.open("wb") as out, err_file.open("wb") as err:
-        process = _spawn(command, out, err)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            env=environment,
+            pass_fds=pass_fds,
+        )
     return Child(name, process, out_file, err_file)
-
-
-def _spawn(command: Sequence[str], out: IO[bytes], err: IO[bytes]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=out, stderr=err, start_new_session=True
-    )
 
 
 def _ready_line(out_file: Path) -> dict[str, Any] | None:

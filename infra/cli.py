@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import typer
 
 import firstlight
+from firstlight.infra.lab import command as lab
 from firstlight.shared.errors import ConfigError, FirstlightError
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -30,6 +31,7 @@ app = typer.Typer(
 
 bench = typer.Typer(help="Measure.", rich_markup_mode=None)
 app.add_typer(bench, name="bench")
+app.add_typer(lab.app, name="lab")
 
 Ca = Annotated[
     Path | None,

@@ -64,7 +64,7 @@ async def _explain(
         Edge(measured.edge.url, ca_file or Path(mesh.ca_file))
         for measured in await nearest_edges(mesh)
     ]
-    return await find(id, edges, key)
+    return await find(id, edges, key or mesh.key or None)
 
 
 async def find(id: str, edges: list[Edge], key: str | None) -> dict[str, Any]:

@@ -15,7 +15,8 @@ import random
 import secrets
 import shutil
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from time import sleep
 from types import TracebackType
@@ -43,14 +44,34 @@ _POLL_S = 0.05
 Say = Callable[[str], None]
 
 
+Inside = Callable[[str], AbstractContextManager[object]]
+"""Where a node or an index server is to be started: entered around its start."""
+
+
 def _silent(line: str) -> None:
     del line
+
+
+def _here(name: str) -> AbstractContextManager[object]:
+    del name
+    return nullcontext()
 
 
 class Mesh:
     """A running local mesh. Made by `start_mesh`; `stop` it, or use it in a `with` block."""
 
-    def __init__(self, plan: MeshPlan, state: Path, run: Path, lock: IO[str]) -> None:
+    def __init__(
+        self,
+        plan: MeshPlan,
+        state: Path,
+        run: Path,
+        lock: IO[str],
+        *,
+        inside: Inside = _here,
+        environment: Mapping[str, str] | None = None,
+        key: str = "",
+    ) -> None:
+        """`environment`: of all processes, whole; None: ours. `key`: what its edges ask clients."""
         self.plan = plan
         self.state = state
         self.run = run
@@ -60,6 +81,8 @@ class Mesh:
         """The index servers, by name; they may."""
         self._every_child: list[Child] = []
         self._lock = lock
+        self._inside, self._environment = inside, environment
+        self._key = key
         self._model = ""
 
     @property
@@ -77,6 +100,7 @@ class Mesh:
             str(self.ca_file),
             self._model,
             self._core_addresses(),
+            self._key,
         )
 
     def _core_addresses(self) -> tuple[CoreAddress, ...]:
@@ -99,7 +123,8 @@ class Mesh:
             raise ConfigError(f"{name} runs already")
         config = self.run / f"{name}.yaml"
         arguments = [node.role.value, "--config", str(config), "--with-parent"]
-        child = start_child(name, arguments, self.run)
+        with self._inside(name):
+            child = start_child(name, arguments, self.run, self._environment)
         self.children[name] = child
         self._every_child.append(child)
         return child
@@ -108,8 +133,10 @@ class Mesh:
         """Start the index server of every region that has none; wait until they answer."""
         for plan in self.plan.valkeys:
             if plan.name not in self.valkeys or not self.valkeys[plan.name].alive:
-                self.valkeys[plan.name] = start_valkey(plan, self.run)
-                self._every_child.append(self.valkeys[plan.name])
+                with self._inside(plan.name):
+                    server = start_valkey(plan, self.run, environment=self._environment)
+                self.valkeys[plan.name] = server
+                self._every_child.append(server)
         for plan in self.plan.valkeys:
             wait_answering(self.valkeys[plan.name], plan)
 
@@ -142,7 +169,8 @@ class Mesh:
         """Wait until every edge is linked to every core and the load balancer knows them all."""
         verify = ssl.create_default_context(cafile=str(self.ca_file))
         deadline = monotonic_s() + timeout_s
-        with httpx.Client(verify=verify, timeout=2.0, trust_env=False) as client:
+        said = {"authorization": f"Bearer {self._key}"} if self._key else {}
+        with httpx.Client(verify=verify, timeout=2.0, trust_env=False, headers=said) as client:
             missing = self._unlinked(client)
             while missing:
                 self.check_alive()
@@ -174,15 +202,32 @@ class Mesh:
             raise ConfigError(f"no running node is called {name!r}: {', '.join(self.children)}")
         child.kill()
 
+    def start(self, say: Say = _silent) -> None:
+        """Start all of it and wait until it can answer; on an error call `stop`."""
+        self.start_valkeys()
+        for name in self.plan.names:
+            self.start_node(name)
+        self.wait_ready(list(self.plan.names), say)
+        self.wait_linked()
+        self.running.write(self.state)
+
     def stop(self) -> int:
         """End all that was started, remove the run directory; returns how many processes remain."""
-        left = _end(self._every_child)
-        self._every_child = left
+        left = self.end_processes()
+        self.remove()
+        return left
+
+    def end_processes(self) -> int:
+        """End all that was started; returns how many processes remain."""
+        self._every_child = _end(self._every_child)
         self.children, self.valkeys = {}, {}
+        return len(self._every_child)
+
+    def remove(self) -> None:
+        """Remove what lies on disk."""
         self.running.remove(self.state)
         shutil.rmtree(self.run, ignore_errors=True)
         self._lock.close()
-        return len(left)
 
     def __enter__(self) -> Self:
         """The mesh itself."""
@@ -207,11 +252,7 @@ def start_mesh(state: Path, say: Say = _silent) -> Mesh:
     for attempt in range(1, STARTS_MAX + 1):
         mesh = new_mesh(state)
         try:
-            mesh.start_valkeys()
-            for name in mesh.plan.names:
-                mesh.start_node(name)
-            mesh.wait_ready(list(mesh.plan.names), say)
-            mesh.wait_linked()
+            mesh.start(say)
         except ConfigError as e:
             mesh.stop()
             if attempt == STARTS_MAX or "in use" not in str(e):
@@ -221,13 +262,20 @@ def start_mesh(state: Path, say: Say = _silent) -> Mesh:
             mesh.stop()
             raise
         else:
-            mesh.running.write(state)
             return mesh
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def new_mesh(state: Path, plan_of: Callable[[Ports], MeshPlan] = plan_mesh) -> Mesh:
     """A mesh whose processes are not started yet; `plan_of` plans it with free ports."""
+    run, lock = new_run(state)
+    plan = plan_of(lambda count: free_ports(count, random.SystemRandom()))
+    write_configs(plan, state, run)
+    return Mesh(plan, state, run, lock)
+
+
+def new_run(state: Path) -> tuple[Path, IO[str]]:
+    """A run directory, and the lock that says that its launcher lives. Raises `ConfigError`."""
     run = state / "runs" / secrets.token_hex(4)
     try:
         run.mkdir(parents=True, mode=0o700)
@@ -238,18 +286,21 @@ def new_mesh(state: Path, plan_of: Callable[[Ports], MeshPlan] = plan_mesh) -> M
         ) from error
     lock = (run / "lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    plan = plan_of(lambda count: free_ports(count, random.SystemRandom()))
-    write_configs(plan, state, run)
-    return Mesh(plan, state, run, lock)
+    return run, lock
 
 
-def remove_stale_runs(state: Path) -> list[str]:
-    """Remove run directories whose launcher has died; returns their names."""
+def remove_stale_runs(state: Path, end: Callable[[Path], object] | None = None) -> list[str]:
+    """Remove run directories whose launcher has died; returns their names.
+
+    `end` is called before with each, for what else is left of that run.
+    """
     removed = []
     for run in sorted((state / "runs").glob("*")):
         try:
             with (run / "lock").open("r+") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if end is not None:
+                    end(run)
                 shutil.rmtree(run, ignore_errors=True)
                 removed.append(run.name)
         except OSError:

@@ -67,6 +67,10 @@ class MeshPlan:
         """The index server of `region`; `StopIteration` if it has none."""
         return next(valkey for valkey in self.valkeys if valkey.region == region)
 
+    def has_valkey(self, region: str) -> bool:
+        """Whether a region has an index server."""
+        return any(valkey.region == region for valkey in self.valkeys)
+
     def node(self, name: str) -> NodePlan:
         """The node called `name`; `KeyError` if the plan has none."""
         return next(node for node in self.nodes if node.name == name)
@@ -115,7 +119,7 @@ def write_configs(plan: MeshPlan, state: Path, run: Path) -> None:
         named = {"node": node.name, "region": node.region}
         tls = {"tls": {"directory": str(tls_directory(state))}}
         settings = named | node.settings | tls
-        if node.role is Role.CORE:
+        if node.role is Role.CORE and plan.has_valkey(node.region):
             index = {"index": {"redis": _redis(plan.valkey(node.region), run)}}
             settings["kv"] = settings.get("kv", {}) | index
         text = yaml.safe_dump(settings, sort_keys=False)

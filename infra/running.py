@@ -50,6 +50,8 @@ class RunningMesh:
     """Name of the model that its cores serve."""
     cores: tuple[CoreAddress, ...] = ()
     """Empty in a file that an older version wrote."""
+    key: str = ""
+    """What its edges ask of clients; empty: nothing."""
 
     def write(self, directory: Path) -> None:
         """Put this into `directory`, at once and whole."""
@@ -101,8 +103,9 @@ def known_ca(url: str) -> Path | None:
     with suppress(ConfigError, ValueError):
         mesh = read_running(state_dir())
         asked = urlsplit(url)
-        ports = {urlsplit(edge.url).port for edge in mesh.edges}
-        if asked.hostname in _THIS_MACHINE and asked.port in ports:
+        edges = [urlsplit(edge.url) for edge in mesh.edges]
+        here = asked.hostname in _THIS_MACHINE and asked.port in {edge.port for edge in edges}
+        if here or asked.netloc in {edge.netloc for edge in edges}:
             return Path(mesh.ca_file)
     return None
 

@@ -8,7 +8,7 @@ is shown as silent, and keeps nobody else's row from being shown.
 import asyncio
 import json
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -25,6 +25,8 @@ DOCUMENT_BYTES_MAX = 4 << 20
 
 Metrics = Mapping[str, float]
 """Sum of each metric over its labels, by the name of the sample."""
+Visit = Callable[[str, str], bytes | None]
+"""Gets what a node says at a URL that is not reached from here; None: no answer. May block."""
 _TOKENS = "vllm:generation_tokens_total"
 _HITS, _QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
 _TTFT = "vllm:time_to_first_token_seconds"
@@ -173,7 +175,9 @@ def parse_metrics(text: str) -> Metrics:
 class Gatherer:
     """Asks all nodes at once, over connections that stay; use it in an `async with` block."""
 
-    def __init__(self, ca_file: str) -> None:
+    def __init__(self, ca_file: str, visit: Visit | None = None) -> None:
+        """`visit` asks the cores' own listeners; without it they are on this machine's loopback."""
+        self._visit = visit
         verify = ssl.create_default_context(cafile=ca_file)
         self._client = httpx.AsyncClient(verify=verify, timeout=ANSWER_S, trust_env=False)
 
@@ -197,8 +201,8 @@ class Gatherer:
         cores = [core.node for core in mesh.cores if core.admin]
         leases, metrics, statuses = await asyncio.gather(
             self._leases(mesh.lb),
-            asyncio.gather(*(self._metrics(url) for url in listeners.values())),
-            asyncio.gather(*(self._json(f"{listeners[core]}/admin/status") for core in cores)),
+            asyncio.gather(*(self._metrics(node, url) for node, url in listeners.items())),
+            asyncio.gather(*(self._status(core, listeners[core]) for core in cores)),
         )
         return Documents(
             monotonic_s(),
@@ -215,20 +219,25 @@ class Gatherer:
         except (KeyError, TypeError):
             return None
 
-    async def _metrics(self, url: str) -> Metrics | None:
-        body = await self._get(f"{url}/metrics")
+    async def _metrics(self, node: str, url: str) -> Metrics | None:
+        edge = url.startswith("https://")
+        url = f"{url}/metrics"
+        body = await (self._get(url) if edge else self._ask_core(node, url))
         try:
             return None if body is None else parse_metrics(body.decode())
         except ValueError:
             return None
 
+    async def _status(self, core: str, url: str) -> Mapping[str, Any] | None:
+        return _parsed(await self._ask_core(core, f"{url}/admin/status"))
+
     async def _json(self, url: str) -> Mapping[str, Any] | None:
-        body = await self._get(url)
-        try:
-            value = None if body is None else json.loads(body)
-        except ValueError:
-            return None
-        return value if isinstance(value, Mapping) else None
+        return _parsed(await self._get(url))
+
+    async def _ask_core(self, core: str, url: str) -> bytes | None:
+        if self._visit is None:
+            return await self._get(url)
+        return await asyncio.to_thread(self._visit, core, url)
 
     async def _get(self, url: str) -> bytes | None:
         body = b""
@@ -241,3 +250,11 @@ class Gatherer:
         except (httpx.HTTPError, OSError, TimeoutError):
             return None
         return body if answer.status_code == 200 else None
+
+
+def _parsed(body: bytes | None) -> Mapping[str, Any] | None:
+    try:
+        value = None if body is None else json.loads(body)
+    except ValueError:
+        return None
+    return value if isinstance(value, Mapping) else None

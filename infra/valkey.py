@@ -15,11 +15,12 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
 
-from firstlight.infra.children import Child, start_program
+from firstlight.infra.children import Child, start_python
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import ConfigError
 
@@ -63,7 +64,12 @@ class ValkeyPlan:
 
 
 def start_valkey(
-    plan: ValkeyPlan, run: Path, *, memory_max: str = MEMORY_MAX, more: str = ""
+    plan: ValkeyPlan,
+    run: Path,
+    *,
+    memory_max: str = MEMORY_MAX,
+    more: str = "",
+    environment: Mapping[str, str] | None = None,
 ) -> Child:
     """Start it with its files in `run`; `more` are lines for its configuration.
 
@@ -81,8 +87,10 @@ def start_valkey(
     )
     config_file = run / f"{plan.name}.conf"
     _write_secret(config_file, config + more)
-    module = [sys.executable, "-m", "firstlight.infra.valkey"]
-    return start_program(plan.name, [*module, str(_binary()), str(config_file)], run)
+    arguments = [str(_binary()), str(config_file)]
+    return start_python(
+        plan.name, "firstlight.infra.valkey", arguments, run, environment=environment
+    )
 
 
 def wait_answering(child: Child, plan: ValkeyPlan, timeout_s: float = ANSWER_TIMEOUT_S) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -57,6 +57,7 @@ class Settings(BaseSettings):
 
 
 T = TypeVar("T", bound=Settings)
+D = TypeVar("D", bound=BaseModel)
 
 
 def load_settings(model: type[T], path: Path | None) -> T:
@@ -68,7 +69,7 @@ def load_settings(model: type[T], path: Path | None) -> T:
     from_file = _read_yaml(path) if path is not None else {}
     from_environment = _read_environment(model)
     try:
-        settings = model(**_over(from_file, from_environment))
+        settings = model(**over(from_file, from_environment))
     except ValidationError as error:
         lines = [_line(item, path, from_environment) for item in error.errors()]
         raise ConfigError("\n".join(lines)) from None
@@ -79,6 +80,22 @@ def load_settings(model: type[T], path: Path | None) -> T:
     if lines:
         raise ConfigError("\n".join(lines))
     return settings
+
+
+def load_document(model: type[D], path: Path) -> D:
+    """A file that is nobody's settings, read and refused as they are, without environment."""
+    try:
+        document = model.model_validate(_read_yaml(path))
+    except ValidationError as error:
+        raise ConfigError("\n".join(_line(item, path, {}) for item in error.errors())) from None
+    for where, value in _not_finite(document.model_dump(), ()):
+        raise ConfigError(f"{_dotted(where)}: {value}, expected a finite number ({path})")
+    return document
+
+
+def environment_of(state: Path) -> dict[str, str]:
+    """This process' environment for a child whose state directory is another."""
+    return {**os.environ, "FIRSTLIGHT_STATE_DIR": str(state)}
 
 
 def print_settings(settings: Settings) -> str:
@@ -152,7 +169,7 @@ def _read_environment(model: type[Settings]) -> dict[str, Any]:
         nested: Any = _decoded(os.environ[name])
         for part in reversed(_path_of(name)):
             nested = {part: nested}
-        values = _over(values, nested)
+        values = over(values, nested)
     return values
 
 
@@ -166,12 +183,13 @@ def _decoded(text: str) -> Any:
         return text
 
 
-def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, section by section; where both say something, what stands above."""
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)
         if isinstance(under, Mapping) and isinstance(value, Mapping):
-            merged[key] = _over(under, value)
+            merged[key] = over(under, value)
         else:
             merged[key] = value
     return merged

@@ -1,0 +1,135 @@
+"""`firstlight lab`: a mesh in network namespaces, with distances and faults of one's choice."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from time import sleep
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from firstlight.shared.clock import monotonic_s
+from firstlight.shared.config import state_dir
+from firstlight.shared.errors import ConfigError
+
+DOWN_S = 40.0
+_POLL_S = 0.05
+
+app = typer.Typer(help="A mesh with distance and faults, in network namespaces (Linux, root).")
+
+TopologyFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="TOPOLOGY.yaml", help="Default: the example, a far user."),
+]
+
+
+@app.callback()
+def _lab() -> None:
+    """A mesh with distance and faults, in network namespaces (Linux, root)."""
+
+
+@app.command()
+def up(topology: TopologyFile = None) -> int:
+    """Start what a topology describes, with a live map, until Ctrl-C."""
+    from firstlight.infra.lab.topology_file import EXAMPLE
+    from firstlight.infra.lab.up import run_up
+
+    return run_up(topology or EXAMPLE)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def shell(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Whose place in the network.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- COMMAND", help="Default: a shell.")
+    ] = None,
+) -> int:
+    """A shell, or a command, at a node's place in the network."""
+    from firstlight.infra.lab.shell import run_shell
+
+    return run_shell(node, command or [], state_dir())
+
+
+@app.command()
+def ps(as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False) -> int:
+    """The nodes of the running laboratory, their addresses and processes."""
+    from firstlight.infra.lab.running import find_lab
+
+    run, lab = find_lab(state_dir())
+    if as_json:
+        nodes = {
+            node: {"address": address, "pid": lab.processes.get(node)}
+            for node, address in lab.nodes.items()
+        }
+        print(json.dumps({"pid": lab.pid, "run": str(run), "nodes": nodes}))
+        return 0
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("node", "address", "process"):
+        table.add_column(column)
+    for node in {**lab.nodes, **lab.processes}:
+        table.add_row(node, lab.nodes.get(node, ""), str(lab.processes.get(node, "")))
+    Console(highlight=False).print(table)
+    return 0
+
+
+@app.command()
+def down() -> int:
+    """End the running laboratory, as Ctrl-C would where it was started."""
+    from firstlight.infra.lab.running import find_lab, locked
+
+    run, lab = find_lab(state_dir())
+    os.kill(lab.pid, signal.SIGTERM)
+    deadline = monotonic_s() + DOWN_S
+    while locked(run):
+        if monotonic_s() > deadline:
+            raise ConfigError(f"process {lab.pid} did not end within {DOWN_S:.0f} s")
+        sleep(_POLL_S)
+    return 0
+
+
+@app.command()
+def fault(
+    do: Annotated[str, typer.Argument(metavar="WHAT", help="partition, heal, set or reset.")],
+    source: Annotated[str, typer.Argument(metavar="FROM", help="A node, a region, or *.")] = "*",
+    target: Annotated[str, typer.Argument(metavar="TO", help="A node, a region, or *.")] = "*",
+    one_way: Annotated[bool, typer.Option("--one-way", help="Not back as well.")] = False,
+    link: Annotated[
+        str | None, typer.Option(metavar="JSON", help='For set: {"loss": 0.05, "delay_ms": 70}.')
+    ] = None,
+) -> int:
+    """Cut links of the running laboratory, mend them, or change what they do to packets."""
+    from firstlight.infra.lab.control import Control
+    from firstlight.infra.lab.running import find_lab
+
+    try:
+        said = None if link is None else json.loads(link)
+    except ValueError as error:
+        raise ConfigError(f"--link is not JSON: {error}") from None
+    _, lab = find_lab(state_dir())
+    with Control(Path(lab.control)) as control:
+        count = control.change(do, source, target, one_way=one_way, link=said)
+    print(f"{do}: {count} paths")
+    return 0
+
+
+@app.command()
+def links(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
+) -> int:
+    """What the router of the running laboratory has done to which packets."""
+    from firstlight.infra.lab.control import Control
+    from firstlight.infra.lab.running import find_lab
+
+    _, lab = find_lab(state_dir())
+    with Control(Path(lab.control)) as control:
+        stats = control.stats()
+    if as_json:
+        print(json.dumps(stats))
+        return 0
+    from firstlight.infra.lab.map import links_table
+
+    Console(highlight=False).print(links_table(stats))
+    return 0

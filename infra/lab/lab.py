@@ -1,0 +1,134 @@
+"""A laboratory: a network of namespaces with a whole mesh of real processes in it.
+
+Everything of one laboratory lies in its run directory, certificates included, and that is the state
+directory of all its processes: so `firstlight chat` in a node's shell finds this mesh and no other.
+A laboratory whose launcher was killed leaves nothing in the kernel (see `namespaces`); what it left
+on disk, and processes that could not end, are removed by the next one.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+import httpx
+
+from firstlight.infra.lab.leftovers import end_marked
+from firstlight.infra.lab.network import addresses, start_network
+from firstlight.infra.lab.plan import KEY, plan_lab, write_tenants
+from firstlight.infra.lab.running import RunningLab, lab_state
+from firstlight.infra.lab.topology import OPERATOR, Topology
+from firstlight.infra.lab.topology_file import load_topology
+from firstlight.infra.mesh import Mesh, new_run, remove_stale_runs
+from firstlight.infra.mesh_config import write_configs
+from firstlight.infra.status import ANSWER_S, DOCUMENT_BYTES_MAX
+from firstlight.shared.config import environment_of
+
+Say = Callable[[str], None]
+
+
+class Lab:
+    """A running laboratory. Made by `start_lab`; `stop` it, or use it in a `with` block."""
+
+    def __init__(self, topology: Topology, file: Path, run: Path, lock: IO[str]) -> None:
+        """Make its network. On an error nothing is left but the run directory."""
+        self.topology, self.file, self.run = topology, file, run
+        environment = environment_of(run)
+        plan = plan_lab(topology, addresses(topology), run)
+        write_tenants(run)
+        write_configs(plan, run, run)
+        self.network = start_network(topology, file, run, environment)
+        self.mesh = Mesh(plan, run, run, lock, inside=self.inside, environment=environment, key=KEY)
+
+    def inside(self, node: str) -> AbstractContextManager[None]:
+        """A block on this thread that runs in a node's namespace. Raises `ConfigError`."""
+        return self.network.namespace(node).inside()
+
+    def start(self, say: Say) -> None:
+        """Start every process and wait until the mesh can answer."""
+        with self.inside(OPERATOR):
+            self.mesh.start(say)
+        self.publish()
+
+    def publish(self) -> None:
+        """Write `lab.json`; again when a process has been started or has ended."""
+        children = {**self.mesh.children, **self.mesh.valkeys}
+        assert self.network.router is not None
+        processes = {name: child.process.pid for name, child in children.items()}
+        RunningLab(
+            os.getpid(),
+            str(self.file),
+            str(self.network.control_file),
+            self.network.addresses,
+            {name: namespace.fd for name, namespace in self.network.namespaces.items()},
+            processes | {"router": self.network.router.process.pid},
+        ).write(self.run)
+
+    def ended(self) -> frozenset[str]:
+        """Nodes that have ended by themselves, and the router if it has."""
+        router = self.network.router
+        gone = {"router"} if router is not None and not router.alive else set()
+        return self.mesh.ended() | gone
+
+    def check_alive(self) -> None:
+        """Raise `ConfigError` with the last words of what has ended by itself."""
+        self.network.check_alive()
+        self.mesh.check_alive()
+
+    def visit(self, node: str, url: str) -> bytes | None:
+        """What a node answers itself, at a URL on its own loopback; None: nothing."""
+        try:
+            with self.inside(node):
+                answer = httpx.get(url, timeout=ANSWER_S, trust_env=False)
+        except httpx.HTTPError:
+            return None
+        fits = answer.status_code == 200 and len(answer.content) <= DOCUMENT_BYTES_MAX
+        return answer.content if fits else None
+
+    def stop(self) -> int:
+        """End everything, remove the run directory; returns how many processes remain."""
+        left = self.mesh.end_processes() + len(self.network.close()) + len(end_marked(self.run))
+        self.mesh.remove()
+        return left
+
+    def __enter__(self) -> Self:
+        """The laboratory itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Stop it."""
+        self.stop()
+
+
+def _silent(line: str) -> None:
+    del line
+
+
+def start_lab(file: Path, state: Path, say: Say = _silent) -> Lab:
+    """Start what a topology file describes and wait until it can answer.
+
+    Raises `ConfigError` or `PeerError`; then nothing of it is left.
+    """
+    topology = load_topology(file)
+    remove_stale_runs(lab_state(state), end_marked)
+    run, lock = new_run(lab_state(state))
+    try:
+        lab = Lab(topology, file.absolute(), run, lock)
+    except BaseException:
+        shutil.rmtree(run, ignore_errors=True)
+        lock.close()
+        raise
+    try:
+        lab.start(say)
+    except BaseException:
+        lab.stop()
+        raise
+    return lab

@@ -1,0 +1,70 @@
+"""`firstlight lab shell`: a shell, or one command, at a node's place in the network.
+
+It ends with the laboratory: a shell must not keep a namespace that everything else has left.
+"""
+
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from firstlight.infra.lab.running import find_lab
+from firstlight.shared.config import environment_of
+from firstlight.shared.errors import ConfigError
+
+LAB_GONE = 75
+"""Exit code when the laboratory ended first."""
+_GRACE_S = 3.0
+
+
+def run_shell(node: str, command: Sequence[str], state: Path) -> int:
+    """The command; returns the program's exit code. Raises `ConfigError`."""
+    run, lab = find_lab(state)
+    environment = environment_of(run)
+    program = list(command) or [environment.get("SHELL", "/bin/sh")]
+    if not command:
+        environment["PS1"] = f"{node}$ "
+    namespace = lab.namespace(node)
+    try:
+        with namespace.inside():
+            child = subprocess.Popen(program, env=environment)
+    except OSError as error:
+        raise ConfigError(f"{program[0]}: {error.strerror}") from error
+    finally:
+        namespace.close()
+    return _wait(child, lab.pid)
+
+
+def _wait(child: "subprocess.Popen[bytes]", launcher: int) -> int:
+    """Until the program ends, or the laboratory does, which ends the program."""
+    try:
+        watched = os.pidfd_open(launcher)
+    except ProcessLookupError:
+        _end(child)
+        return LAB_GONE
+    mine = os.pidfd_open(child.pid)
+    try:
+        while child.poll() is None:
+            try:
+                ready, _, _ = select.select([mine, watched], [], [])
+            except KeyboardInterrupt:  # the terminal has told the program too
+                continue
+            if watched in ready and mine not in ready:
+                _end(child)
+                return LAB_GONE
+    finally:
+        os.close(watched)
+        os.close(mine)
+    code = child.returncode
+    return code if code >= 0 else 128 - code
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    child.send_signal(signal.SIGHUP)  # shells take SIGTERM lightly
+    try:
+        child.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
