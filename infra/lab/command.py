@@ -8,8 +8,6 @@ from time import sleep
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.config import state_dir
@@ -61,11 +59,14 @@ def ps(as_json: Annotated[bool, typer.Option("--json", help="Print one object.")
     run, lab = find_lab(state_dir())
     if as_json:
         nodes = {
-            node: {"address": address, "pid": lab.processes.get(node)}
-            for node, address in lab.nodes.items()
+            node: {"address": lab.nodes.get(node), "pid": lab.processes.get(node)}
+            for node in {**lab.nodes, **lab.processes}
         }
         print(json.dumps({"pid": lab.pid, "run": str(run), "nodes": nodes}))
         return 0
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("node", "address", "process"):
         table.add_column(column)
@@ -129,6 +130,8 @@ def links(
     if as_json:
         print(json.dumps(stats))
         return 0
+    from rich.console import Console
+
     from firstlight.infra.lab.map import links_table
 
     Console(highlight=False).print(links_table(stats))
