@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import typer
 
 import firstlight
+from firstlight.infra.bench.load.arguments import load
 from firstlight.infra.lab import command as lab
 from firstlight.shared.errors import ConfigError, FirstlightError
 
@@ -32,6 +33,7 @@ app = typer.Typer(
 bench = typer.Typer(help="Measure.", rich_markup_mode=None)
 app.add_typer(bench, name="bench")
 app.add_typer(lab.app, name="lab")
+bench.command("load")(load)
 
 Ca = Annotated[
     Path | None,

@@ -12,7 +12,7 @@ from statistics import median, quantiles
 
 from firstlight.shared.clock import monotonic_s
 
-_SECRETS = ("--key", "--api-key")
+_SECRETS = ("--key", "--api-key", "--against-key")
 _PACKAGES = ("torch", "numpy", "grpcio", "aioquic", "granian")
 
 

@@ -1,5 +1,6 @@
 """`open_client`: the one way to talk to an edge, whatever the HTTP version."""
 
+import ssl
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ def open_client(
     ca_file: Path | None = None,
     server_name: str | None = None,
     connect_timeout_s: float = 5.0,
+    tls: ssl.SSLContext | None = None,
 ) -> Client:
     """A client of the server at `url` (scheme, host and port); it connects at its first request.
 
@@ -50,4 +52,5 @@ def open_client(
         ca_file=ca_file,
         server_name=server_name,
         connect_timeout_s=connect_timeout_s,
+        tls=tls,
     )

@@ -28,8 +28,8 @@ WHOLE_ANSWER_S = 1800.0
 """The longest that one may take, however steadily its bytes come."""
 ANSWER_BYTES_MAX = 64 << 20
 """The most that is read of one; the longest here has some hundred KB."""
-_REFUSED = (400, 422)
-_GO_ON: tuple[dict[str, Any], ...] = (
+REFUSED = (400, 422)
+GO_ON: tuple[dict[str, Any], ...] = (
     {"ignore_eos": True, "firstlight": {"ignore_eos": True}},
     {"ignore_eos": True},
     {},
@@ -45,9 +45,13 @@ class Answer:
     sent_s: float
     events_s: list[float] = field(default_factory=list)
     text: str = ""
-    done: bool = False
-    """Whether the server said that this is all."""
     usage_tokens: int | None = None
+    prompt_tokens: int | None = None
+    """Of the prompt, as the server counted them."""
+    complete: bool = False
+    """Whether its end has come: a finish reason, or `[DONE]`."""
+    last_s: float | None = None
+    """When the latest event came, with text or without."""
     details: dict[str, Any] = field(default_factory=dict)
     """Our own servers' `firstlight` objects, later ones over earlier ones."""
 
@@ -59,8 +63,9 @@ class Answer:
 
     def feed(self, data: str, now: float) -> None:
         """Take the data of one event. Raises the error that it carries, or `PeerError`."""
+        self.last_s = now
         if data.strip() == "[DONE]":
-            self.done = True
+            self.complete = True
             return
         chunk = _object(data)
         if "error" in chunk:
@@ -70,14 +75,25 @@ class Answer:
         first = choices[0] if isinstance(choices, list) else None
         if not (isinstance(first, dict) and isinstance(usage, dict) and isinstance(details, dict)):
             raise _no_chunk(data)
-        text, tokens = first.get("text") or "", usage.get("completion_tokens")
-        if not isinstance(text, str) or not (tokens is None or _is_count(tokens)):
+        text = _text(first)
+        tokens, prompt = usage.get("completion_tokens"), usage.get("prompt_tokens")
+        if not isinstance(text, str) or not (_is_count(tokens) and _is_count(prompt)):
             raise _no_chunk(data)
         if text:
             self.events_s.append(now)
             self.text += text
         self.usage_tokens = self.usage_tokens if tokens is None else tokens
+        self.prompt_tokens = self.prompt_tokens if prompt is None else prompt
+        self.complete = self.complete or first.get("finish_reason") is not None
         self.details |= details
+
+
+def _text(choice: dict[str, Any]) -> object:
+    """What a choice adds, in the shape of a completion or of a chat (thoughts are text too)."""
+    delta = choice.get("delta") or {}
+    if not isinstance(delta, dict):
+        return None
+    return choice.get("text") or delta.get("content") or delta.get("reasoning_content") or ""
 
 
 class Server:
@@ -93,16 +109,16 @@ class Server:
 
     async def learn(self) -> None:
         """Find out what it takes. Raises `PeerError` if it takes none of it."""
-        for fields in _GO_ON:
+        for fields in GO_ON:
             self._go_on = fields
             status, said = await self._probe()
             if status == 200:
                 _check_completion(f"{self.url}/completions", said)
                 break
-            if status not in _REFUSED or not fields:
+            if status not in REFUSED or not fields:
                 error = api_error(status, said)
                 raise PeerError(f"{self.url}/completions: {error.message}")
-        self.takes_seed = (await self._probe(seed=1))[0] not in _REFUSED
+        self.takes_seed = (await self._probe(seed=1))[0] not in REFUSED
 
     async def _probe(self, **fields: Any) -> tuple[int, bytes]:
         body = self._body("Hello", 1, fields) | {"stream": False}
@@ -148,7 +164,7 @@ class Server:
             ) from error
         except (httpx.HTTPError, OSError, ValueError) as error:
             raise PeerError(f"{self.url}: {_said(error)}") from error
-        if not answer.done:
+        if not answer.complete:
             raise PeerError(f"{self.url}: an answer broke off after {len(answer.events_s)} events")
         if not answer.events_s:
             raise PeerError(f"{self.url}: an answer without text")
@@ -264,7 +280,8 @@ def _no_chunk(data: str) -> PeerError:
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
+    """A number of tokens, or none told."""
+    return value is None or (type(value) is int and value >= 0)
 
 
 def _shown(said: bytes) -> str:

@@ -19,7 +19,7 @@ class Timing:
     """One answered stream."""
 
     sent_s: float
-    events_s: tuple[float, ...]
+    events_s: Sequence[float]
     """Arrival of each event that carried text, in order; at least one."""
     tokens: int
     """Of the answer, as the server counted them."""

@@ -24,14 +24,25 @@ believe hold stand lose pay meet include continue set learn lead understand watc
 """.split()  # noqa: SIM905 (rows can be read)
 
 
+def common_words(tokenizer: Tokenizer) -> list[str]:
+    """Words that are one token each, with a blank before them.
+
+    Raises:
+        ConfigError: the vocabulary has too few of them.
+
+    """
+    words = [w for w in _WORDS if len(tokenizer.encode(f" {w}", special=False)) == 1]
+    if len(words) < 64:
+        raise ConfigError("this vocabulary has too few common words to make prompts of")
+    return words
+
+
 class Prompts:
     """Prompts from a seed: the same seed gives every server the same ones."""
 
     def __init__(self, tokenizer: Tokenizer, seed: int) -> None:
         self._tokenizer, self._seed = tokenizer, seed
-        self._words = [w for w in _WORDS if len(tokenizer.encode(f" {w}", special=False)) == 1]
-        if len(self._words) < 64:
-            raise ConfigError("this vocabulary has too few common words to make prompts of")
+        self._words = common_words(tokenizer)
 
     def of(self, tokens: int, *labels: object) -> str:
         """A text of exactly so many tokens; other labels or length, other text from its beginning.

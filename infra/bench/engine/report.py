@@ -70,7 +70,7 @@ def table(ours: Report, peer: Report | None) -> list[str]:
     rows.append(["invariant", "", _said(ours.invariant)])
     if peer:
         rows[-1] += [_said(peer.invariant), ""]
-    return _aligned(rows)
+    return aligned(rows)
 
 
 def _spread(measured: Measured | None, figure: str) -> str:
@@ -100,7 +100,8 @@ def _said(value: bool | None) -> str:
     return "not asked" if value is None else "yes" if value else "no"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of as many cells each, as lines whose columns stand below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

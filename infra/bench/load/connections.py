@@ -1,0 +1,84 @@
+"""Connections to one server, reused or not, and closed with the block that opened them.
+
+A client of HTTP/1.1 carries one request at a time, one of HTTP/2 or 3 up to `STREAMS_MAX`, which
+servers allow. The client that was used last is taken first, so that few stay warm. What broke is
+not used again.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Self
+
+from firstlight.infra.client.response import Client, HttpVersion
+
+STREAMS_MAX = 64
+Open = Callable[[], Client]
+
+
+@dataclass(slots=True, eq=False)
+class _Shared:
+    client: Client
+    used: int = 0
+    retired: bool = False
+
+
+class Connections:
+    """Clients of one server. `aclose` it."""
+
+    def __init__(self, open_one: Open, http: HttpVersion) -> None:
+        self._open, self._share_max = open_one, 1 if http == "1" else STREAMS_MAX
+        self._shared: list[_Shared] = []
+        """In the order of their last use."""
+
+    @property
+    def open(self) -> int:
+        """Clients that are kept for reuse."""
+        return len(self._shared)
+
+    @asynccontextmanager
+    async def warm(self) -> AsyncIterator[Client]:
+        """A client that others use too; a new one if all carry as much as they can."""
+        found = next((one for one in reversed(self._shared) if one.used < self._share_max), None)
+        if found is None:
+            found = _Shared(self._open())
+        else:
+            self._shared.remove(found)
+        self._shared.append(found)
+        found.used += 1
+        try:
+            yield found.client
+        except BaseException:
+            self._retire(found)
+            raise
+        finally:
+            found.used -= 1
+            if found.retired and not found.used:
+                await found.client.aclose()
+
+    @asynccontextmanager
+    async def cold(self) -> AsyncIterator[Client]:
+        """A client of its own, closed afterwards."""
+        client = self._open()
+        try:
+            yield client
+        finally:
+            await client.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Itself."""
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Close all that are kept."""
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all that are kept."""
+        while self._shared:
+            await self._shared.pop().client.aclose()
+
+    def _retire(self, one: _Shared) -> None:
+        one.retired = True
+        if one in self._shared:
+            self._shared.remove(one)
