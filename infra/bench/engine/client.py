@@ -48,6 +48,8 @@ class Answer:
     usage_tokens: int | None = None
     prompt_tokens: int | None = None
     """Of the prompt, as the server counted them."""
+    cached_tokens: int | None = None
+    """Of the prompt, those that the server says it had already."""
     complete: bool = False
     """Whether its end has come: a finish reason, or `[DONE]`."""
     last_s: float | None = None
@@ -76,14 +78,15 @@ class Answer:
         if not (isinstance(first, dict) and isinstance(usage, dict) and isinstance(details, dict)):
             raise _no_chunk(data)
         text = _text(first)
-        tokens, prompt = usage.get("completion_tokens"), usage.get("prompt_tokens")
-        if not isinstance(text, str) or not (_is_count(tokens) and _is_count(prompt)):
+        tokens, prompt, cached = _counts(usage)
+        if not isinstance(text, str) or not all(map(_is_count, (tokens, prompt, cached))):
             raise _no_chunk(data)
         if text:
             self.events_s.append(now)
             self.text += text
         self.usage_tokens = self.usage_tokens if tokens is None else tokens
         self.prompt_tokens = self.prompt_tokens if prompt is None else prompt
+        self.cached_tokens = self.cached_tokens if cached is None else cached
         self.complete = self.complete or first.get("finish_reason") is not None
         self.details |= details
 
@@ -94,6 +97,13 @@ def _text(choice: dict[str, Any]) -> object:
     if not isinstance(delta, dict):
         return None
     return choice.get("text") or delta.get("content") or delta.get("reasoning_content") or ""
+
+
+def _counts(usage: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Tokens of the answer, of the prompt, and how many of these were cached; as they stand."""
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return usage.get("completion_tokens"), usage.get("prompt_tokens"), cached
 
 
 class Server:

@@ -114,6 +114,8 @@ class Figures:
     requests_per_s: float | None
     """Answered."""
     tokens_in: int
+    tokens_cached: int | None
+    """Of `tokens_in`, what servers say they had cached; None if none says so."""
     tokens_out: int
     tokens_in_per_s: float | None
     tokens_out_per_s: float | None
@@ -159,6 +161,7 @@ def figures(records: Sequence[Record], span: Span, sla: Sla) -> Figures:
         e2e_ms=spread(record.e2e_ms for record in answered),
         requests_per_s=_per_s(len(answered), span.duration_s),
         tokens_in=tokens_in,
+        tokens_cached=_cached(answered),
         tokens_out=tokens_out,
         tokens_in_per_s=_per_s(tokens_in, span.duration_s),
         tokens_out_per_s=_per_s(tokens_out, span.duration_s),
@@ -215,6 +218,11 @@ def _client(records: Sequence[Record], span: Span) -> ClientFigures:
         slipped=slips is not None and slips.p99 > SLIP_P99_MS_MAX,
         busy=max(share or 0.0, span.cpu_share_max or 0.0) > CPU_SHARE_MAX,
     )
+
+
+def _cached(answered: Sequence[Record]) -> int | None:
+    told = [r.tokens_cached for r in answered if r.tokens_cached is not None]
+    return sum(told) if told else None
 
 
 def _connect_ms(record: Record) -> float | None:

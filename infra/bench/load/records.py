@@ -51,6 +51,8 @@ class Record:
     tokens_out: int = 0
     tokens_in_told: int | None = None
     """Of its prompt, as the server counted."""
+    tokens_cached: int | None = None
+    """Of its prompt, those that the server says it did not have to compute."""
     ended_s: float | None = None
     """When it was complete, or had missed. None: still out when the run was cut short."""
     miss: str | None = None

@@ -142,6 +142,7 @@ def _request(number: int, run: Run, record: Record) -> dict[str, Any]:
         "slip_ms": None if record.slip_ms is None else round(record.slip_ms, 3),
         "cold": record.cold,
         "tokens_in": record.tokens_in,
+        "tokens_cached": record.tokens_cached,
         "tokens_out": record.tokens_out,
         "ttft_ms": None if timing is None else round(timing.ttft_ms, 3),
         "tpot_ms": None if tpot_ms is None else round(tpot_ms, 3),

@@ -85,7 +85,11 @@ def _totals(found: Figures) -> list[list[str]]:
     rows = [
         ["requests", f"{counts.answered} answered of {counts.due} due, {counts.missed} missed"],
         ["rate", f"{_number(found.requests_per_s)} answers/s in {found.duration_s:.1f} s"],
-        ["tokens in", f"{found.tokens_in}, {_number(found.tokens_in_per_s)}/s"],
+        [
+            "tokens in",
+            f"{found.tokens_in}, {_number(found.tokens_in_per_s)}/s, "
+            f"{'–' if found.tokens_cached is None else found.tokens_cached} of them cached",
+        ],
         ["tokens out", f"{found.tokens_out}, {_number(found.tokens_out_per_s)}/s"],
         ["goodput", f"{_number(good.per_s)}/s, {share} ({asked})"],
         ["outstanding", f"{counts.outstanding_most} at most"],

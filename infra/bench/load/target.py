@@ -104,9 +104,7 @@ class Target:
             begun = record.status is not None
             wrong = (Reason.CUT if begun else Reason.CONNECTION, _said(error))
         finally:
-            record.events_s.extend(answer.events_s)
-            record.tokens_out = answer.timing.tokens
-            record.tokens_in_told = answer.prompt_tokens
+            _note_answer(record, answer)
         if wrong is None or (answer.complete and answer.events_s):
             record.ended_s = answer.last_s  # what breaks after the end costs nobody anything
         else:
@@ -128,8 +126,8 @@ class Target:
                 for event in reader.feed(chunk):
                     try:
                         answer.feed(event.data, now)
-                    except FirstlightError as error:
-                        return Reason.ERROR, error.message
+                    except Exception as error:  # an error in the stream, or what is no chunk
+                        return Reason.ERROR, _said(error)
         if not answer.complete:
             return Reason.CUT, "the stream ended before the answer did"
         return None if answer.events_s else (Reason.NO_TEXT, "an answer without text")
@@ -196,6 +194,19 @@ def _note_connection(record: Record, marks: Marks) -> None:
     found = marks.connected_s is not None and marks.connected_s < marks.started_s
     record.cold = not found
     record.connected_s = None if found else marks.connected_s
+
+
+def _note_answer(record: Record, answer: Answer) -> None:
+    """Counts are the server's; one that tells none is taken to send a token an event."""
+    record.events_s.extend(answer.events_s)
+    tokens = _count(answer.usage_tokens)
+    record.tokens_out = len(answer.events_s) if tokens is None else tokens
+    record.tokens_in_told = _count(answer.prompt_tokens)
+    record.tokens_cached = _count(answer.cached_tokens)
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and value >= 0 else None
 
 
 async def _error_said(response: StreamResponse) -> str:
