@@ -19,6 +19,7 @@ from firstlight.core_node.backends.backend import Batch
 from firstlight.core_node.backends.native import NativeBackend
 from firstlight.core_node.backends.timed import load_timed
 from firstlight.core_node.config import CoreSettings
+from firstlight.core_node.history import CoreHistory
 from firstlight.core_node.kv.disk import DiskTier
 from firstlight.core_node.kv.index import connect_index
 from firstlight.core_node.kv.memory import KvMemory
@@ -29,6 +30,7 @@ from firstlight.core_node.server import LinkServer
 from firstlight.shared import lifecycle, rpc
 from firstlight.shared.config import state_dir
 from firstlight.shared.errors import ConfigError, PeerError
+from firstlight.shared.history_file import History, history_of, sampling
 from firstlight.shared.join import Joiner
 from firstlight.shared.keys import read_keys
 from firstlight.shared.tls import NodeFiles, node_files
@@ -42,6 +44,11 @@ CLOSE_S = 0.2
 
 async def main(settings: CoreSettings, stop: asyncio.Event) -> None:
     """Serve until `stop`, then drain. Raises `ConfigError`, or `PeerError` if the engine fails."""
+    with history_of(settings.history, settings.node, Role.CORE) as history:
+        await _main(settings, stop, history)
+
+
+async def _main(settings: CoreSettings, stop: asyncio.Event, history: History | None) -> None:
     host, _ = rpc.split_address(settings.listen)
     files = node_files(
         settings.tls,
@@ -90,7 +97,7 @@ async def main(settings: CoreSettings, stop: asyncio.Event) -> None:
         connect=partial(rpc.channel, files=files, peer_role=Role.CORE),
     )
     try:
-        await _serve(settings, stop, backend, memory, info, files)
+        await _serve(settings, stop, backend, memory, info, files, history)
     finally:
         if disk is not None:
             await asyncio.to_thread(disk.close, DISK_CLOSE_S)
@@ -118,9 +125,11 @@ async def _serve(
     memory: KvMemory,
     info: NodeInfo,
     files: NodeFiles,
+    history: History | None,
 ) -> None:
     meter = Meter(info.models[0])
-    server = LinkServer(backend, info, meter)
+    story = None if history is None else CoreHistory(history, info.numerics_class)
+    server = LinkServer(backend, info, meter, history=story)
     admin = Admin(backend, meter, server.load, memory.disk_blocks, node=info.node)
 
     def deliver(batch: Batch) -> None:
@@ -141,6 +150,7 @@ async def _serve(
             server.info = replace(info, address=f"{host}:{listening.port}")
         async with (
             memory.serving(stop),
+            sampling(history, server.figures),
             _admin(settings.admin, admin) as where,
             _joiner(settings, server, memory, files).member(stop),
         ):

@@ -73,4 +73,6 @@ class CoreSettings(Settings):
     kv: KvSection = KvSection()
     drain_s: Seconds = 10.0
     """How long running requests may take after SIGTERM; then they go on at other cores."""
+    history: Path | None = None
+    """Where a judge shall find what happened: a directory, or a .jsonl file; null: nowhere."""
     log_level: str = "warning"

@@ -17,11 +17,13 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from firstlight.core_node.admission import check_open
 from firstlight.core_node.assignments import Assignment, Assignments
 from firstlight.core_node.backends.backend import Backend, Batch
+from firstlight.core_node.history import CoreHistory, core_figures
 from firstlight.core_node.mailbox import HINT_IDS_MAX, SOURCE_CHARS_MAX
 from firstlight.core_node.meter import Meter
 from firstlight.core_node.outbox import WAITING_BYTES_MAX, Frame, Outbox
 from firstlight.shared import rpc
 from firstlight.shared.errors import CapacityError, FirstlightError, PeerError, RequestError
+from firstlight.shared.history import Fact
 from firstlight.shared.proto import core_pb2, core_pb2_grpc
 from firstlight.shared.proto.convert import (
     from_hint,
@@ -77,8 +79,10 @@ class LinkServer:
         meter: Meter,
         *,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
+        history: CoreHistory | None = None,
     ) -> None:
         self._backend = backend
+        self._history = history
         self.info = info
         """What links are told; the address is known once the port is bound."""
         self._meter = meter
@@ -98,6 +102,11 @@ class LinkServer:
         """What the core says of itself, to links and to load balancers."""
         return replace(self._backend.load(), draining=self.draining)
 
+    def figures(self) -> dict[str, Fact]:
+        """How full the core is, for a history."""
+        waiting_bytes = sum(link.outbox.waiting_bytes for link in self._links.values())
+        return core_figures(self._backend, self._backend.load(), waiting_bytes)
+
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register the service."""
         core_pb2_grpc.add_CoreServicer_to_server(self, server)
@@ -106,6 +115,8 @@ class LinkServer:
 
     def deliver(self, batch: Batch) -> None:
         """Give each link its part of a step, as one frame or merged into what it has not read."""
+        if self._history is not None:
+            self._history.deliver(batch)
         touched: set[int] = set()
         for commit in batch.commits:
             if (to := self._assignments.of(commit.request)) is not None:
@@ -144,6 +155,8 @@ class LinkServer:
             self._wake(link)
         await self._wait_until(lambda: not self._assignments, limit_s)
         left = len(self._assignments)
+        if self._history is not None:
+            self._history.drained(left)
         if left:
             self.fail_all(PeerError(f"core {self.info.node} stops"))
         await self.flush()
@@ -250,11 +263,15 @@ class LinkServer:
             except FirstlightError:
                 self._end(new)
                 raise
+            if self._history is not None:
+                self._history.opened(new, request, committed)
         except FirstlightError as error:
             self._refuse(link, message, error)
 
     def _refuse(self, link: _Link, message: core_pb2.Open, error: FirstlightError) -> None:
         self._meter.refused(error)
+        if self._history is not None:
+            self._history.refused(message.request[:REQUEST_ECHO_MAX], message.epoch, error)
         link.outbox.fail(_failed(message.request[:REQUEST_ECHO_MAX], message.epoch, error))
         self._wake(link)
 
@@ -263,6 +280,8 @@ class LinkServer:
         if mine is None or message.epoch < mine.epoch:
             return
         link.outbox.forget(mine.request, mine.epoch)
+        if self._history is not None:
+            self._history.cancelled(mine.handle, "edge")
         if self._backend.cancel(mine.handle):
             self._assignments.cancel(mine.handle)
         else:
@@ -292,6 +311,8 @@ class LinkServer:
         self, assignment: Assignment, error: FirstlightError, marks: tuple[Mark, ...]
     ) -> None:
         self._meter.refused(error)
+        if self._history is not None:
+            self._history.failed(assignment.handle, error)
         link = self._links[assignment.link]
         link.outbox.fail(_failed(assignment.request, assignment.epoch, error, marks))
         self._end(assignment)
@@ -299,6 +320,8 @@ class LinkServer:
     def _drop(self, assignment: Assignment) -> None:
         """Stop computing what nobody waits for any more."""
         self._backend.cancel(assignment.handle)
+        if self._history is not None:
+            self._history.fenced(assignment.handle)
         link = self._links.get(assignment.link)
         if link is not None:
             link.outbox.forget(assignment.request, assignment.epoch)
@@ -319,6 +342,8 @@ class LinkServer:
         held = self._assignments.leave(link.number)
         for assignment in held:
             self._backend.cancel(assignment.handle)
+            if self._history is not None:
+                self._history.cancelled(assignment.handle, "link")
         del self._links[link.number]
         self._changed.set()
         self._meter.links(len(self._links))

@@ -14,6 +14,7 @@ from random import SystemRandom
 from firstlight.edge_node import meter
 from firstlight.edge_node.config import EdgeSettings, is_loopback
 from firstlight.edge_node.control import EdgeControl, load_of
+from firstlight.edge_node.history import edge_figures, note_refused
 from firstlight.edge_node.http.fronts import Fronts
 from firstlight.edge_node.journal import Journal
 from firstlight.edge_node.openai.routes import create_app
@@ -26,6 +27,7 @@ from firstlight.edge_node.upstream.pool import LinkPool
 from firstlight.edge_node.view import MeshMemory
 from firstlight.shared import lifecycle, rpc, telemetry
 from firstlight.shared.config import state_dir
+from firstlight.shared.history_file import History, history_of, sampling
 from firstlight.shared.keys import read_keys
 from firstlight.shared.model_files import default_model_path
 from firstlight.shared.redis_client import connect
@@ -37,6 +39,11 @@ from firstlight.shared.types import NodeInfo, Role
 
 async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
     """Serve until `stop`, then drain. Raises `ConfigError` for what cannot be served."""
+    with history_of(settings.history, settings.node, Role.EDGE) as history:
+        await _main(settings, stop, history)
+
+
+async def _main(settings: EdgeSettings, stop: asyncio.Event, history: History | None) -> None:
     host, port = rpc.split_address(settings.listen)
     tenants = Tenants.load(settings.keys.tenants_file, loopback=is_loopback(host))
     directory = settings.tls.directory or state_dir() / "tls"
@@ -47,7 +54,8 @@ async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
     stream_keys = read_keys("keys.stream_file", keys.stream_file, default=directory / "stream.key")
     tokenizer, encode_chat = await asyncio.to_thread(_load_text, settings.tokenizer.path)
     memory, rng = MeshMemory(), SystemRandom()
-    pool = LinkPool(memory, partial(rpc.channel, files=files, peer_role=Role.CORE), rng)
+    connect_core = partial(rpc.channel, files=files, peer_role=Role.CORE)
+    pool = LinkPool(memory, connect_core, rng, history=history)
     router = CoreRouter(
         pool,
         region=settings.region,
@@ -64,6 +72,7 @@ async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
         token_bytes=tokenizer.token_bytes,
         salt_of=Salts(salt, settings.sharing.groups).of,
         rng=rng,
+        history=history,
     )
     seals = Seals(stream_keys)
     journal_client = connect(
@@ -83,6 +92,7 @@ async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
         not_ready=lambda: None if router.models() else "no core is linked yet",
         metrics=telemetry.render if metrics else None,
         on_access=meter.answered,
+        on_failure=None if history is None else partial(note_refused, history),
         entropy=rng,
         timelines=Timelines(settings.timelines),
     )
@@ -104,6 +114,9 @@ async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
             rng=rng,
         )
         async with AsyncExitStack() as beside:
+            await beside.enter_async_context(
+                sampling(history, partial(edge_figures, pipeline.answers, pool))
+            )
             if journal is not None:
                 await beside.enter_async_context(lifecycle.beside(journal.run(), stop))
             await beside.enter_async_context(lifecycle.beside(pool.run(), stop))

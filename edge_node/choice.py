@@ -128,6 +128,11 @@ class Choice:
         return Progress(ids, self.finish, self.numerics_class or "")
 
     @property
+    def had(self) -> int:
+        """Ids that its client, or the latest one, had to begin with."""
+        return self._has
+
+    @property
     def behind(self) -> bool:
         """Whether the client has ids that are not committed here, so only the class that committed
         them may go on."""

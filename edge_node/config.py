@@ -67,6 +67,8 @@ class EdgeSettings(Settings):
     """How long running answers may take after SIGTERM."""
     metrics: bool | None = None
     """Whether `/metrics` is served to clients; null: only on a loopback listener."""
+    history: Path | None = None
+    """Where a judge shall find what happened: a directory, or a .jsonl file; null: nowhere."""
     log_level: str = "warning"
 
 

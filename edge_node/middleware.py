@@ -24,6 +24,7 @@ MARKS = "firstlight.marks"
 """Key of a request's `Marks` in its ASGI scope."""
 TIMELINE = "firstlight.timeline"
 """Key of a request's `Timeline` in its ASGI scope, once it has one."""
+_ON_FAILURE = "firstlight.on_failure"
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9_,\s-]{1,2048}")
 _ALLOW_HEADERS = b"authorization, content-type, idempotency-key, x-request-id"
@@ -83,9 +84,11 @@ class EdgeMiddleware:
         *,
         counts: AccessCounts,
         on_access: Callable[[Access], None] | None = None,
+        on_failure: Callable[[FirstlightError], None] | None = None,
         clock: Callable[[], float] = monotonic_s,
     ) -> None:
         self._app, self._counts, self._on_access, self._clock = app, counts, on_access, clock
+        self._on_failure = on_failure
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; anything but HTTP goes through untouched."""
@@ -98,7 +101,7 @@ class EdgeMiddleware:
             received_s=self._clock(),
             protocol=_PROTOCOLS.get(scope.get("http_version", ""), "h1"),
         )
-        scope[MARKS] = marks
+        scope[MARKS], scope[_ON_FAILURE] = marks, self._on_failure
         out = _Out(send, scope, self._clock, cross_origin=b"origin" in headers)
         self._counts.running += 1
         try:
@@ -167,6 +170,9 @@ def note_failure(scope: Scope, error: FirstlightError, now: float) -> None:
     timeline: Timeline | None = scope.get(TIMELINE)
     if timeline is not None:
         timeline.fail(error, now)
+    on_failure: Callable[[FirstlightError], None] | None = scope.get(_ON_FAILURE)
+    if on_failure is not None:
+        on_failure(error)
 
 
 def _request_id(given: bytes | None) -> str:

@@ -18,6 +18,7 @@ from firstlight.edge_node import meter
 from firstlight.edge_node.answer import Ask, ChoiceStats, Event, Progress
 from firstlight.edge_node.choice import Assignment, Choice
 from firstlight.edge_node.draft import Draft
+from firstlight.edge_node.history import ChoiceHistory
 from firstlight.edge_node.route import CoreRouter
 from firstlight.edge_node.timeline import words
 from firstlight.edge_node.upstream.link import CoreLink
@@ -30,6 +31,7 @@ from firstlight.shared.errors import (
     PeerError,
     from_kind,
 )
+from firstlight.shared.history_file import History
 from firstlight.shared.retry import Decision, RetryBudget, Why
 from firstlight.shared.types import Commit, Done, Failed, Request
 
@@ -54,6 +56,7 @@ class Pipeline:
         token_bytes: Callable[[int], bytes],
         salt_of: Callable[[str], bytes],
         rng: Random,
+        history: History | None = None,
     ) -> None:
         self.edge = edge
         self.region = region
@@ -65,6 +68,7 @@ class Pipeline:
         self._eos_ids = eos_ids
         self._salt_of = salt_of
         self.rng = rng
+        self.history = history
         self.retries = RetryBudget(monotonic_s())
 
     def open(self, ask: Ask) -> "MeshAnswer":
@@ -193,6 +197,10 @@ class Flight:
             token_bytes=pipeline.token_bytes,
             received_s=ask.received_s,
         )
+        self._history: ChoiceHistory | None = None
+        if pipeline.history is not None:
+            has = self.choice.had if ask.committed or ask.has else None
+            self._history = ChoiceHistory(pipeline.history, self.choice, has=has)
         self._loop = asyncio.get_running_loop()
         self._answer = answer
         self._pipeline = pipeline
@@ -215,14 +223,21 @@ class Flight:
         """
         if self.choice.backlog.ids or self.choice.backlog.text:
             self._answer.push(self.choice.backlog)
-        if self.choice.finish is None:
-            self._open(monotonic_s())
-        else:
+        if self.choice.finish is not None:
             self._conclude()
+            return
+        try:
+            self._open(monotonic_s())
+        except FirstlightError as error:
+            if self._history is not None:
+                self._history.failed(error)
+            raise
 
     def again(self, has: int) -> list[Event]:
         """All events so far, for another client, who has the first `has` ids."""
         told = [self.choice.tell_from(has)]
+        if self._history is not None:
+            self._history.rewound(has)
         if self._link is not None:
             self._link.credit(self.choice.request.id, self.choice.credit)
         if self._landed and self.choice.finish is not None:
@@ -235,11 +250,15 @@ class Flight:
             return
         if self.choice.finish is None:
             self._note("cancelled", monotonic_s())
+        if self._history is not None:
+            self._history.landed()
         self._end()
         self._leave_core()
 
     def taken(self, event: Event) -> None:
         """The client took an event: let the core go on as far as that allows."""
+        if self._history is not None:
+            self._history.taken(event)
         credit = self.choice.take(event)
         if credit is not None and self._link is not None:
             self._link.credit(self.choice.request.id, credit)
@@ -253,6 +272,8 @@ class Flight:
             self._leave_core(failed=True)
             self._after_loss(error)
             return
+        if self._history is not None:
+            self._history.committed(commit)
         if event is None:
             return
         if event.finish is None:
@@ -399,6 +420,8 @@ class Flight:
             self._link = None
         choice = self.choice
         assert choice.finish is not None
+        if self._history is not None:
+            self._history.landed()
         self._note("ended", monotonic_s(), finish=str(choice.finish), stats=choice.stats)
         if choice.assignment is not None:
             meter.ended(choice.request.model, choice.finish, choice.stats, choice.wall_s)
@@ -422,12 +445,16 @@ class Flight:
     def _give_up(self, error: FirstlightError) -> None:
         if not self._landed:
             self._timeline.fail(error, monotonic_s(), self.choice.index)
+            if self._history is not None:
+                self._history.failed(error)
             self._end()
             self._leave_core()
         self._answer.fail(error)
 
     def _note(self, what: str, now: float, **facts: object) -> None:
         """For the timeline: what is rare, and nothing for each id."""
+        if self._history is not None:
+            self._history.noted(what, facts)
         self._timeline.note(what, now, self.choice.index, **facts)
 
     def _note_first(self, commit: Commit, now: float) -> None:

@@ -17,6 +17,7 @@ from firstlight.global_lb.membership import Membership
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.config import state_dir
 from firstlight.shared.errors import ConfigError
+from firstlight.shared.history_file import History, history_of, sampling
 from firstlight.shared.lifecycle import ready
 from firstlight.shared.rpc import split_address
 from firstlight.shared.tls import NodeFiles, front_files, node_files
@@ -31,13 +32,18 @@ logger = logging.getLogger("firstlight.lb")
 
 async def main(settings: LbSettings, stop: asyncio.Event) -> None:
     """Serve until `stop`. Raises `ConfigError` if an address is taken or a file is wrong."""
+    with history_of(settings.history, settings.node, Role.LB) as history:
+        await _main(settings, stop, history)
+
+
+async def _main(settings: LbSettings, stop: asyncio.Event, history: History | None) -> None:
     hosts, directory = settings.http.hosts, state_dir() / "tls"
     files = node_files(settings.tls, Role.LB, settings.node, hosts, default_directory=directory)
     front = front_files(
         settings.front, settings.tls, settings.node, hosts, default_directory=directory
     )
     with contextlib.closing(_listen(settings.http.listen)) as listener:
-        await _serve(settings, files, front, listener, stop)
+        await _serve(settings, files, front, listener, stop, history)
 
 
 async def _serve(
@@ -46,9 +52,10 @@ async def _serve(
     front: NodeFiles,
     listener: socket.socket,
     stop: asyncio.Event,
+    history: History | None,
 ) -> None:
     membership = Membership()
-    plane = ControlPlane(settings.node, membership)
+    plane = ControlPlane(settings.node, membership, history)
     listening = await plane.start(settings.control.listen, files)
     app = create_app(
         settings.node,
@@ -71,7 +78,8 @@ async def _serve(
             _address(*listener.getsockname()[:2]),
             control=_address(host, listening.port),
         )
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        async with sampling(history, plane.figures):
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()  # raises what ended it
     finally:

@@ -1,6 +1,7 @@
 """Settings of a load balancer."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from firstlight.shared.config import Region, Settings
 from firstlight.shared.tls import FrontConfig, TlsConfig
@@ -33,4 +34,6 @@ class LbSettings(Settings):
     control: LbControl = LbControl()
     tls: TlsConfig = TlsConfig()
     front: FrontConfig = FrontConfig()
+    history: Path | None = None
+    """Where a judge shall find what happened: a directory, or a .jsonl file; null: nowhere."""
     log_level: str = "info"

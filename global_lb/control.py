@@ -18,6 +18,8 @@ from firstlight.global_lb.state import mesh_view
 from firstlight.shared import rpc, telemetry
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import AuthError, FirstlightError, PeerError
+from firstlight.shared.history import Fact, What
+from firstlight.shared.history_file import History
 from firstlight.shared.proto import control_pb2, control_pb2_grpc
 from firstlight.shared.proto.convert import from_report, to_view
 from firstlight.shared.tls import Identity, NodeFiles
@@ -37,7 +39,8 @@ Context = grpc.aio.ServicerContext[control_pb2.Report, control_pb2.MeshView]
 class ControlPlane:
     """The membership behind a gRPC service."""
 
-    def __init__(self, node: str, membership: Membership) -> None:
+    def __init__(self, node: str, membership: Membership, history: History | None = None) -> None:
+        self._history = history
         self._node = node
         self._membership = membership
         self._changed = asyncio.Event()
@@ -45,6 +48,10 @@ class ControlPlane:
         self._view = control_pb2.MeshView(lb=node)
         self._view_at = 0.0
         self._joined = 0
+
+    def figures(self) -> dict[str, Fact]:
+        """How many nodes live here, and how many are joined."""
+        return {"members": len(self._membership.live(monotonic_s())), "joined": self._joined}
 
     async def start(self, address: str, files: NodeFiles) -> rpc.Listening:
         """Listen for nodes; raises `ConfigError` if the address cannot be bound."""
@@ -61,6 +68,7 @@ class ControlPlane:
             gone = self._membership.expire(now)
             if gone:
                 logger.warning("leases ended: %s", ", ".join(gone))
+                self._note("lease ended", *gone)
                 self._wake()
             self._count(now)
             try:
@@ -110,9 +118,15 @@ class ControlPlane:
         telemetry.MESH_REPORTS.labels(fate=outcome.fate).inc()
         if outcome.changed:
             logger.info("%s", outcome.reason)
+            self._note(outcome.reason, report.info.node)
             self._wake()
         elif outcome.fate is Fate.REFUSED:
             raise PeerError(outcome.reason)
+
+    def _note(self, how: str, *nodes: str) -> None:
+        if self._history is not None:
+            for node in nodes:
+                self._history.note(What.MEMBER, facts={"member": node, "how": how})
 
     def _wake(self) -> None:
         self._changed.set()

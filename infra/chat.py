@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from firstlight.infra.client.client import open_client
+from firstlight.infra.client.history import AnswerHistory
 from firstlight.infra.client.response import HttpVersion, Marks, StreamResponse
 from firstlight.infra.client.sse import Event
 from firstlight.infra.nearest import nearest_edges
@@ -22,6 +23,7 @@ from firstlight.infra.running import known_ca, read_running, server_url
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.config import state_dir
 from firstlight.shared.errors import FirstlightError, PeerError
+from firstlight.shared.history_file import History, history_of
 
 RESUMES_MAX = 4
 RESUME_WAIT_S = 0.5
@@ -133,22 +135,48 @@ async def ask(
     ca_file: Path | None = None,
     key: str | None = None,
     on_text: OnText = lambda text, reply: None,
+    history: History | None = None,
 ) -> Asked:
     """Ask the edge at `url`, read the answer to its end; `on_text` sees each piece as it arrives.
 
     When the connection is lost, the rest is asked for at the edges `others` in turn, then at all
     again, `RESUMES_MAX` times in all; what an edge refuses or reports as an error is final, but for
     a 5xx to such a request. Raises the API's error, or `PeerError` if the answer's end cannot be
-    had.
+    had. `history` is told what came.
     """
+    reply = Reply()
+    if history is None:
+        return await _ask([url, *others], question, reply, http, ca_file, key, on_text, None)
+    story = AnswerHistory(history)
+
+    def seen(text: str, reply: Reply) -> None:
+        story.received(reply)
+        on_text(text, reply)
+
+    with story.telling(reply):
+        return await _ask([url, *others], question, reply, http, ca_file, key, seen, story)
+
+
+async def _ask(
+    urls: Sequence[str],
+    question: Question,
+    reply: Reply,
+    http: HttpVersion,
+    ca_file: Path | None,
+    key: str | None,
+    on_text: OnText,
+    story: AnswerHistory | None,
+) -> Asked:
     headers = {"content-type": "application/json", "accept": "text/event-stream"}
     if key is not None:
         headers["authorization"] = f"Bearer {key}"
-    urls, reply, begun_s = [url, *others], Reply(), monotonic_s()
+    begun_s = monotonic_s()
     first: Marks | None = None
     answered: Mapping[str, str] = {}
     for attempt in range(RESUMES_MAX + 1):
         body = question.body(reply.resume())
+        if story is not None:
+            story.asked(reply)
         try:
             async with (
                 open_client(urls[attempt % len(urls)], http, ca_file=ca_file) as client,
@@ -159,7 +187,7 @@ async def ask(
         except _Told as told:
             raise told.error from None
         except PeerError:
-            last = attempt == RESUMES_MAX or (reply.resume() is None and not others)
+            last = attempt == RESUMES_MAX or (reply.resume() is None and len(urls) == 1)
             if last and not reply.complete:
                 raise
         if first is not None and reply.complete:
@@ -210,9 +238,11 @@ def run_chat(
     ca_file: Path | None,
     key: str | None,
     as_json: bool,
+    history: Path | None = None,
 ) -> int:
     """The command: the text goes to standard output, then a line of figures to standard error."""
-    return asyncio.run(_chat(question, url, http, ca_file, key, as_json))
+    with history_of(history, "client", "client") as story:
+        return asyncio.run(_chat(question, url, http, ca_file, key, as_json, story))
 
 
 async def _chat(
@@ -222,6 +252,7 @@ async def _chat(
     ca_file: Path | None,
     key: str | None,
     as_json: bool,
+    history: History | None,
 ) -> int:
     others: list[str] = []
     if url is None:
@@ -233,7 +264,14 @@ async def _chat(
         ca_file = ca_file or known_ca(url)
     show = (lambda text, reply: None) if as_json else _show
     asked = await ask(
-        url, question, others=others, http=http, ca_file=ca_file, key=key, on_text=show
+        url,
+        question,
+        others=others,
+        http=http,
+        ca_file=ca_file,
+        key=key,
+        on_text=show,
+        history=history,
     )
     if as_json:
         print(json.dumps(asked.summary(), ensure_ascii=False))

@@ -170,6 +170,9 @@ def chat(
     ca: Ca = None,
     key: Key = None,
     as_json: AsJson = False,
+    history: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where a judge finds what came.")
+    ] = None,
 ) -> int:
     """Ask a question and stream the answer."""
     from firstlight.infra.chat import Question, run_chat
@@ -186,7 +189,9 @@ def chat(
         max_tokens=max_tokens,
         hints=hints == "on",
     )
-    return run_chat(question, url=url, http=http, ca_file=ca, key=key, as_json=as_json)
+    return run_chat(
+        question, url=url, http=http, ca_file=ca, key=key, as_json=as_json, history=history
+    )
 
 
 @app.command()
@@ -226,6 +231,19 @@ def trace(
     from firstlight.infra.trace import run_trace
 
     return run_trace(core, out=out)
+
+
+@app.command()
+def judge(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR…", help="Histories of one run, and its run.json.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
+) -> int:
+    """Say whether a run kept its promises. Exit code 0: all held, 1: violated, 2: incomplete."""
+    from firstlight.infra.judge.command import run_judge
+
+    return run_judge(directories, as_json=as_json)
 
 
 @bench.callback()

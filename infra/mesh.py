@@ -243,14 +243,15 @@ class Mesh:
         self.stop()
 
 
-def start_mesh(state: Path, say: Say = _silent) -> Mesh:
+def start_mesh(state: Path, say: Say = _silent, histories: Path | None = None) -> Mesh:
     """Start a mesh and wait until it can answer. On any failure nothing of it is left.
 
-    Ports that another process took in between cost a fresh start, at most two times.
+    Ports that another process took in between cost a fresh start, at most two times. `histories`:
+    where nodes note what happens, if they shall.
     """
     remove_stale_runs(state)
     for attempt in range(1, STARTS_MAX + 1):
-        mesh = new_mesh(state)
+        mesh = new_mesh(state, histories=histories)
         try:
             mesh.start(say)
         except ConfigError as e:
@@ -266,11 +267,15 @@ def start_mesh(state: Path, say: Say = _silent) -> Mesh:
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def new_mesh(state: Path, plan_of: Callable[[Ports], MeshPlan] = plan_mesh) -> Mesh:
+def new_mesh(
+    state: Path,
+    plan_of: Callable[[Ports], MeshPlan] = plan_mesh,
+    histories: Path | None = None,
+) -> Mesh:
     """A mesh whose processes are not started yet; `plan_of` plans it with free ports."""
     run, lock = new_run(state)
     plan = plan_of(lambda count: free_ports(count, random.SystemRandom()))
-    write_configs(plan, state, run)
+    write_configs(plan, state, run, histories)
     return Mesh(plan, state, run, lock)
 
 

@@ -113,12 +113,13 @@ def ca_file(state: Path) -> Path:
     return ensure_ca(tls_directory(state)).cert
 
 
-def write_configs(plan: MeshPlan, state: Path, run: Path) -> None:
-    """Write NAME.yaml of every node into `run`."""
+def write_configs(plan: MeshPlan, state: Path, run: Path, histories: Path | None = None) -> None:
+    """Write NAME.yaml of every node into `run`; `histories`: where nodes note what happens."""
+    noting = {} if histories is None else {"history": str(histories)}
     for node in plan.nodes:
         named = {"node": node.name, "region": node.region}
         tls = {"tls": {"directory": str(tls_directory(state))}}
-        settings = named | node.settings | tls
+        settings = named | noting | node.settings | tls
         if node.role is Role.CORE and plan.has_valkey(node.region):
             index = {"index": {"redis": _redis(plan.valkey(node.region), run)}}
             settings["kv"] = settings.get("kv", {}) | index

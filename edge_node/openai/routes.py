@@ -334,6 +334,7 @@ def create_app(
     metrics: Callable[[], bytes] | None = None,
     counts: AccessCounts | None = None,
     on_access: Callable[[Access], None] | None = None,
+    on_failure: Callable[[FirstlightError], None] | None = None,
     entropy: random.Random | None = None,
     timelines: Timelines | None = None,
 ) -> Starlette:
@@ -341,7 +342,8 @@ def create_app(
 
     `not_ready` says why this node should get no requests now, or None. `metrics` gives Prometheus'
     text; without it there is no `/metrics`. `entropy` draws seeds and ids: the system's by default.
-    `timelines` remembers what happened to requests.
+    `timelines` remembers what happened to requests. `on_failure` hears of each request that is
+    refused before it is sent off.
     """
     timelines = Timelines() if timelines is None else timelines
     kept = Streams(
@@ -370,7 +372,12 @@ def create_app(
     app = Starlette(
         routes=routes,
         middleware=[
-            Middleware(EdgeMiddleware, counts=counts or AccessCounts(), on_access=on_access)
+            Middleware(
+                EdgeMiddleware,
+                counts=counts or AccessCounts(),
+                on_access=on_access,
+                on_failure=on_failure,
+            )
         ],
         exception_handlers={FirstlightError: _on_error, HTTPException: _on_error},
     )

@@ -18,6 +18,8 @@ from firstlight.edge_node.view import MeshMemory
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import FirstlightError, PeerError
 from firstlight.shared.estimate import RttEstimate
+from firstlight.shared.history import What
+from firstlight.shared.history_file import History
 from firstlight.shared.liveness import Liveness
 from firstlight.shared.proto import core_pb2, core_pb2_grpc
 from firstlight.shared.proto.convert import (
@@ -66,7 +68,13 @@ class Receiver(Protocol):
 class CoreLink:
     """One life of the stream to one core."""
 
-    def __init__(self, info: NodeInfo, channel: grpc.aio.Channel, memory: MeshMemory) -> None:
+    def __init__(
+        self,
+        info: NodeInfo,
+        channel: grpc.aio.Channel,
+        memory: MeshMemory,
+        history: History | None = None,
+    ) -> None:
         self.info = info
         """What the load balancer said of the core, then what the core said itself."""
         self.load = Load()
@@ -77,6 +85,7 @@ class CoreLink:
         """Whether this life of the link ever came up."""
         self._channel = channel
         self._memory = memory
+        self._history = history
         self._receivers: dict[str, Receiver] = {}
         self._opens_sent = 0
         self._prompt_tokens: deque[int] = deque(maxlen=UNCOUNTED_MAX)
@@ -246,6 +255,9 @@ class CoreLink:
         for commits in frame.commits:
             if receiver := self._receivers.get(commits.request):
                 receiver.committed(from_commits(commits))
+            elif self._history is not None:
+                request, epoch, core = commits.request, commits.epoch, self.info.node
+                self._history.note(What.FENCED, request, epoch=epoch, facts={"core": core})
         ended = self._ended_since_load
         if frame.failed:  # where they go next is decided by what the core says now
             self._heard(frame, now, ended)

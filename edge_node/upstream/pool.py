@@ -12,6 +12,7 @@ from firstlight.edge_node.upstream.link import CoreLink
 from firstlight.edge_node.view import MeshMemory
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import FirstlightError
+from firstlight.shared.history_file import History
 from firstlight.shared.types import NodeInfo
 
 log = logging.getLogger(__name__)
@@ -30,11 +31,13 @@ class LinkPool:
         rng: Random,
         *,
         on_lost: Callable[[str], None] = lambda core: None,
+        history: History | None = None,
     ) -> None:
         """`connect` opens a channel to an address; `on_lost` hears of each link that was up."""
         self._memory = memory
         self.on_lost = on_lost
         self._connect = connect
+        self._history = history
         self._rng = rng
         self._links: dict[str, CoreLink] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -90,7 +93,7 @@ class LinkPool:
         """One life of a link; whether it ever came up."""
         info = self._infos[core]
         channel = self._connect(info.address)
-        link = self._links[core] = CoreLink(info, channel, self._memory)
+        link = self._links[core] = CoreLink(info, channel, self._memory, self._history)
         try:
             reason = await link.run()
         except Exception as error:  # a bug of ours: the other requests still need this core
