@@ -19,7 +19,7 @@ from firstlight.core_node.backends.backend import Batch
 from firstlight.core_node.backends.native import NativeBackend
 from firstlight.core_node.backends.timed import load_timed
 from firstlight.core_node.config import CoreSettings
-from firstlight.core_node.history import CoreHistory
+from firstlight.core_node.history import CoreHistory, core_figures
 from firstlight.core_node.kv.disk import DiskTier
 from firstlight.core_node.kv.index import connect_index
 from firstlight.core_node.kv.memory import KvMemory
@@ -150,7 +150,7 @@ async def _serve(
             server.info = replace(info, address=f"{host}:{listening.port}")
         async with (
             memory.serving(stop),
-            sampling(history, server.figures),
+            sampling(history, partial(core_figures, backend, server, memory.disk_blocks)),
             _admin(settings.admin, admin) as where,
             _joiner(settings, server, memory, files).member(stop),
         ):

@@ -4,8 +4,9 @@ It follows assignments by handle, from their `Open` to their one end: a commit t
 end was never told to an edge, and is not written down.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from firstlight.core_node.assignments import Assignment
 from firstlight.core_node.backends.backend import Backend, Batch
@@ -14,7 +15,7 @@ from firstlight.shared.errors import FirstlightError
 from firstlight.shared.history import Blame, Fact, What, salt_key
 from firstlight.shared.history_file import History
 from firstlight.shared.stream import TokenStream
-from firstlight.shared.types import Commit, Load, Request
+from firstlight.shared.types import Commit, Request
 
 
 @dataclass(slots=True)
@@ -104,15 +105,28 @@ class CoreHistory:
             self._history.note(what, one.stream, epoch=one.epoch, offset=one.offset, facts=facts)
 
 
-def core_figures(backend: Backend, load: Load, waiting_bytes: int) -> dict[str, Fact]:
-    """How full a core is: its pool, the host tier below it, its queues."""
+class Server(Protocol):
+    """Of the links' server, what figures are made of."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What waits for edges to read it."""
+        ...
+
+
+def core_figures(
+    backend: Backend, server: Server, disk_blocks: Callable[[], BlockCounts] = BlockCounts
+) -> dict[str, Fact]:
+    """How full a core is: its pool, the tiers below it, its queues."""
+    load = backend.load()
     return {
         **_blocks("", backend.blocks()),
         **_blocks("host_", backend.host_blocks()),
+        "disk_cached": disk_blocks().cached,
         "running": load.running,
         "queued": load.queued,
         "sequences_max": load.sequences_max,
-        "waiting_bytes": waiting_bytes,
+        "waiting_bytes": server.waiting_bytes,
     }
 
 

@@ -17,13 +17,12 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from firstlight.core_node.admission import check_open
 from firstlight.core_node.assignments import Assignment, Assignments
 from firstlight.core_node.backends.backend import Backend, Batch
-from firstlight.core_node.history import CoreHistory, core_figures
+from firstlight.core_node.history import CoreHistory
 from firstlight.core_node.mailbox import HINT_IDS_MAX, SOURCE_CHARS_MAX
 from firstlight.core_node.meter import Meter
 from firstlight.core_node.outbox import WAITING_BYTES_MAX, Frame, Outbox
 from firstlight.shared import rpc
 from firstlight.shared.errors import CapacityError, FirstlightError, PeerError, RequestError
-from firstlight.shared.history import Fact
 from firstlight.shared.proto import core_pb2, core_pb2_grpc
 from firstlight.shared.proto.convert import (
     from_hint,
@@ -102,10 +101,10 @@ class LinkServer:
         """What the core says of itself, to links and to load balancers."""
         return replace(self._backend.load(), draining=self.draining)
 
-    def figures(self) -> dict[str, Fact]:
-        """How full the core is, for a history."""
-        waiting_bytes = sum(link.outbox.waiting_bytes for link in self._links.values())
-        return core_figures(self._backend, self._backend.load(), waiting_bytes)
+    @property
+    def waiting_bytes(self) -> int:
+        """What waits for edges to read it."""
+        return sum(link.outbox.waiting_bytes for link in self._links.values())
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register the service."""

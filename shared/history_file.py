@@ -133,7 +133,7 @@ def history_of(where: Path | None, node: str, role: str) -> Iterator[History | N
         yield None
         return
     history = History(_path(where, node))
-    here: dict[str, Fact] = {"pid": os.getpid(), "unix": unix_s(), "boot": _boot()}
+    here: dict[str, Fact] = {"pid": os.getpid(), "unix": unix_s(), "boot": boot()}
     began: dict[str, Fact] = {"version": VERSION, "node": node, "role": role}
     history.note(What.BEGAN, facts={**began, **here, **usage()})
     failed: dict[str, Fact] = {}
@@ -162,11 +162,12 @@ async def sampling(history: History | None, figures: Figures) -> AsyncIterator[N
 
 
 async def _sample(history: History) -> None:
+    late_ms = 0.0
     while True:
+        history.note(What.SAMPLE, facts={**history.figures(), **usage(), "late_ms": late_ms})
         due_s = monotonic_s() + SAMPLE_EVERY_S
         await asyncio.sleep(SAMPLE_EVERY_S)
         late_ms = round((monotonic_s() - due_s) * 1e3, 1)
-        history.note(What.SAMPLE, facts={**history.figures(), **usage(), "late_ms": late_ms})
 
 
 def usage() -> dict[str, Fact]:
@@ -179,7 +180,7 @@ def usage() -> dict[str, Fact]:
     return {"rss_bytes": pages * os.sysconf("SC_PAGE_SIZE"), "files": files}
 
 
-def _boot() -> str:
+def boot() -> str:
     """Names this machine since it was started: monotonic clocks of the same name are one."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,9 +12,11 @@ import doubles
 
 from firstlight.core_node.admission import Offer
 from firstlight.core_node.backends.native import NativeBackend
+from firstlight.core_node.history import CoreHistory, core_figures
 from firstlight.core_node.meter import Meter
 from firstlight.core_node.server import LinkServer
 from firstlight.edge_node.answer import Ask, ChoiceStats, Event
+from firstlight.edge_node.history import edge_figures
 from firstlight.edge_node.pipeline import MeshAnswer, Pipeline
 from firstlight.edge_node.route import CoreRouter
 from firstlight.edge_node.upstream.pool import LinkPool
@@ -24,6 +26,8 @@ from firstlight.shared.blocks import tenant_salt
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.errors import PeerError
+from firstlight.shared.history import What
+from firstlight.shared.history_file import History, history_of
 from firstlight.shared.tls import NodeFiles, ensure_ca, issue
 from firstlight.shared.types import (
     FinishReason,
@@ -61,8 +65,10 @@ class SlowRunner(doubles.PagedRunner):
 class Mesh:
     """Cores and one edge's pipeline, joined by real links."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, histories: Path | None = None) -> None:
+        """`histories`: where the nodes note what happens, if they shall."""
+        self._folder, self._histories = folder, histories
+        self._noting = ExitStack()
         self._listening: dict[str, rpc.Listening] = {}
         self._seq = 0
         self.engines: dict[str, Engine] = {}
@@ -71,7 +77,8 @@ class Mesh:
         self.backends: list[NativeBackend] = []
         self.memory = MeshMemory()
         connect = partial(rpc.channel, files=self.files(Role.EDGE, "edge"), peer_role=Role.CORE)
-        self.pool = LinkPool(self.memory, connect, Random(1))
+        history = self._history("edge", Role.EDGE)
+        self.pool = LinkPool(self.memory, connect, Random(1), history=history)
         self.pipeline = Pipeline(
             edge="edge",
             region="eu",
@@ -87,7 +94,13 @@ class Mesh:
             token_bytes=lambda token: bytes([token]) if 97 <= token <= 122 else b"",
             salt_of=lambda tenant: tenant_salt(bytes(32), tenant=tenant),
             rng=Random(3),
+            history=history,
         )
+        if history is not None:
+            history.figures = partial(edge_figures, self.pipeline.answers, self.pool)
+
+    def _history(self, node: str, role: Role) -> History | None:
+        return self._noting.enter_context(history_of(self._histories, node, role))
 
     def files(self, role: Role, node: str) -> NodeFiles:
         return issue(ensure_ca(self._folder / "ca"), role, node, ["127.0.0.1"], self._folder / node)
@@ -99,7 +112,12 @@ class Mesh:
         offer = Offer((MODEL,), TOKENIZER, vocab=doubles.VOCAB, context_max=config.context_max)
         backend = NativeBackend(engine, offer, hint_ids_max=config.hint_ids_max, ngram=False)
         info = NodeInfo(name, Role.CORE, 1, region, "-", "class", (MODEL,), TOKENIZER, 2048)
-        server = LinkServer(backend, info, Meter(MODEL))
+        history = self._history(name, Role.CORE)
+        story = None if history is None else CoreHistory(history, info.numerics_class)
+        server = LinkServer(backend, info, Meter(MODEL), history=story)
+        if history is not None:
+            history.figures = partial(core_figures, backend, server)
+            history.note(What.SAMPLE, facts=history.figures())
         backend.start(asyncio.get_running_loop(), server.deliver, lambda error: None)
         listening = await rpc.server("127.0.0.1:0", self.files(Role.CORE, name), server.add_to)
         server.info = self.infos[name] = replace(info, address=f"127.0.0.1:{listening.port}")
@@ -139,11 +157,14 @@ class Mesh:
             await self.kill_core(name)
         for backend in self.backends:
             await asyncio.to_thread(backend.stop)
+        self._noting.close()
 
 
 @asynccontextmanager
-async def a_mesh(folder: Path, **limits: object) -> AsyncIterator[Mesh]:
-    mesh = Mesh(folder)
+async def a_mesh(
+    folder: Path, histories: Path | None = None, **limits: object
+) -> AsyncIterator[Mesh]:
+    mesh = Mesh(folder, histories)
     await mesh.start_core("core-eu", "eu", **limits)
     await mesh.start_core("core-us", "us", **limits)
     mesh.announce()
