@@ -181,7 +181,7 @@ def encode(line: Line) -> bytes:
 def decode(text: bytes) -> Line:
     """What `encode` made. Raises `ConfigError` for anything else."""
     try:
-        fields = json.loads(text)
+        fields = json.loads(text.decode())
         number, t, what = fields.pop("n"), fields.pop("t"), What(fields.pop("what"))
         stream, shown = fields.pop("stream", ""), fields.pop("hash", "")
         epoch, offset = fields.pop("epoch", None), fields.pop("offset", None)

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -152,8 +151,9 @@ def test_the_cancelled_stream_left_its_core_at_once(evidence: Evidence) -> None:
 
 
 def test_no_prompt_and_no_answer_is_in_a_history(scenario: Scenario) -> None:
-    words = {word for word in scenario.texts[0].split() if len(word) > 6 and word.isalpha()}
-    assert words
+    text = scenario.texts[0]
+    assert len(text) > 100
+    pieces = {text[at : at + 12] for at in range(0, len(text) - 12, 5)}
     for path in scenario.record.directory.glob("*.jsonl"):
-        text = path.read_text()
-        assert not [word for word in (*SECRET.split(), *words) if word in text]
+        written = path.read_text()
+        assert not [piece for piece in (*SECRET.split(), *pieces) if piece in written]
