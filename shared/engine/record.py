@@ -235,7 +235,7 @@ def _conforms(value: Any, hint: Any) -> bool:
         return any(_conforms(value, part) for part in parts)
     if hint is float:
         return type(value) in (int, float) and abs(value) <= _NUMBER_MAX
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         hints = _hints(hint)
         return isinstance(value, hint) and all(
             _conforms(getattr(value, one.name), hints[one.name]) for one in fields(hint)
