@@ -25,7 +25,8 @@ class LoadServer:
     """How it answers, and what it was asked."""
 
     behaviors: list[str] = field(default_factory=list)
-    """ok, 429, 503, 500, cut, hang, error, nonsense, empty, forever; `ok` after the last."""
+    """ok, an HTTP status, cut, error, nonsense, empty, hang (never a byte), forever (text, and no
+    end); `ok` after the last."""
     context: int | None = 8192
     cached: int | None = None
     url: str = ""
@@ -62,9 +63,6 @@ class LoadServer:
         self.out += 1
         try:
             await self.answer(body, receive, send)
-        except (asyncio.CancelledError, OSError):
-            self.left += 1
-            raise
         finally:
             self.out -= 1
 
@@ -73,14 +71,15 @@ class LoadServer:
         if behavior.isdigit():
             await self.whole(send, int(behavior), {"error": {"message": f"no: {behavior}"}})
             return
-        if behavior == "hang":
+        if behavior != "hang":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await self.event(send, self.chunk(body, "" if behavior != "forever" else "begun"))
+        if behavior in ("hang", "forever"):
             while (await receive())["type"] != "http.disconnect":
                 pass
             self.left += 1
             return
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await self.event(send, self.chunk(body, ""))
-        count = 10**6 if behavior == "forever" else 0 if behavior == "empty" else body["max_tokens"]
+        count = 0 if behavior == "empty" else body["max_tokens"]
         await asyncio.sleep(FIRST_S)
         for number in range(count):
             if number:
@@ -132,16 +131,18 @@ class LoadServer:
 
 @contextlib.contextmanager
 def load_server(tls: TlsFiles, **told: Any) -> Iterator[LoadServer]:
-    server, ready, done = LoadServer(**told), threading.Event(), threading.Event()
+    server, ready = LoadServer(**told), threading.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+    done = asyncio.Event()
 
     async def serve() -> None:
         fronts = Fronts(server, "127.0.0.1", 0, tls.cert, tls.key)
         await fronts.start()
         server.url = f"https://localhost:{fronts.port}/v1"
+        loops.append(asyncio.get_running_loop())
         ready.set()
         try:
-            while not done.is_set():
-                await asyncio.sleep(0.02)
+            await done.wait()
         finally:
             await fronts.stop()
 
@@ -151,5 +152,6 @@ def load_server(tls: TlsFiles, **told: Any) -> Iterator[LoadServer]:
         assert ready.wait(20)
         yield server
     finally:
-        done.set()
+        if loops:
+            loops[0].call_soon_threadsafe(done.set)
         thread.join()

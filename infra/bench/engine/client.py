@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from firstlight.infra.bench.engine.figures import Timing
+from firstlight.infra.bench.timing import Timing
 from firstlight.infra.client.sse import EventReader
 from firstlight.infra.reply import api_error
 from firstlight.shared.clock import monotonic_s

@@ -7,7 +7,7 @@ from array import array
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from firstlight.infra.bench.engine.figures import Timing
+from firstlight.infra.bench.timing import Timing
 
 SAID_CHARS_MAX = 200
 

@@ -1,5 +1,6 @@
 """When requests come, and what is cut off them."""
 
+from itertools import pairwise
 from random import Random
 from statistics import mean
 
@@ -30,7 +31,7 @@ def test_a_steady_rate_is_evenly_spaced_from_the_first_moment_on() -> None:
 
 def test_poisson_gaps_have_the_mean_and_the_spread_of_an_exponential() -> None:
     at = times(poisson(50.0, 400.0, (1, 1), Random(3)))
-    gaps = [after - before for before, after in zip(at, at[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(at)]
     assert mean(gaps) == pytest.approx(0.02, rel=0.03)
     # The share of gaps above the mean is 1/e.
     assert sum(gap > 0.02 for gap in gaps) / len(gaps) == pytest.approx(0.3679, abs=0.01)
