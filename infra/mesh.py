@@ -68,10 +68,10 @@ class Mesh:
         lock: IO[str],
         *,
         inside: Inside = _here,
-        environment: Mapping[str, str] | None = None,
+        environment: Callable[[str], Mapping[str, str] | None] = lambda name: None,
         key: str = "",
     ) -> None:
-        """`environment`: of all processes, whole; None: ours. `key`: what its edges ask clients."""
+        """`environment`: of a process, whole; None: ours. `key`: what its edges ask of clients."""
         self.plan = plan
         self.state = state
         self.run = run
@@ -124,7 +124,7 @@ class Mesh:
         config = self.run / f"{name}.yaml"
         arguments = [node.role.value, "--config", str(config), "--with-parent"]
         with self._inside(name):
-            child = start_child(name, arguments, self.run, self._environment)
+            child = start_child(name, arguments, self.run, self._environment(name))
         self.children[name] = child
         self._every_child.append(child)
         return child
@@ -134,7 +134,7 @@ class Mesh:
         for plan in self.plan.valkeys:
             if plan.name not in self.valkeys or not self.valkeys[plan.name].alive:
                 with self._inside(plan.name):
-                    server = start_valkey(plan, self.run, environment=self._environment)
+                    server = start_valkey(plan, self.run, environment=self._environment(plan.name))
                 self.valkeys[plan.name] = server
                 self._every_child.append(server)
         for plan in self.plan.valkeys:

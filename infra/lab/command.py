@@ -30,12 +30,17 @@ def _lab() -> None:
 
 
 @app.command()
-def up(topology: TopologyFile = None) -> int:
+def up(
+    topology: TopologyFile = None,
+    relay: Annotated[
+        bool, typer.Option("--relay", help="Without root: delay and partition, nothing else.")
+    ] = False,
+) -> int:
     """Start what a topology describes, with a live map, until Ctrl-C."""
     from firstlight.infra.lab.topology_file import EXAMPLE
     from firstlight.infra.lab.up import run_up
 
-    return run_up(topology or EXAMPLE)
+    return run_up(topology or EXAMPLE, relay=relay)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})

@@ -35,7 +35,7 @@ class Operator:
             return False
         *lines, self.rest = (self.rest + more).split(b"\n")
         for line in lines:
-            self.answers += json.dumps(_answer(line, command)).encode() + b"\n"
+            self.answers += answer_line(line, command)
         too_much = len(self.rest) > LINE_BYTES_MAX or len(self.answers) > ANSWER_BYTES_MAX
         return bool(more) and not too_much
 
@@ -97,6 +97,11 @@ class Console:
             operator.connection.close()
         self._listener.close()
         self._path.unlink(missing_ok=True)
+
+
+def answer_line(line: bytes, command: Command) -> bytes:
+    """The line that answers a line."""
+    return json.dumps(_answer(line, command)).encode() + b"\n"
 
 
 def _answer(line: bytes, command: Command) -> dict[str, Any]:

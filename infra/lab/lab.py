@@ -17,11 +17,13 @@ from typing import IO, Self
 import httpx
 
 from firstlight.infra.lab.leftovers import end_marked
-from firstlight.infra.lab.network import addresses, start_network
-from firstlight.infra.lab.plan import KEY, plan_lab, write_tenants
+from firstlight.infra.lab.network import Network, addresses, start_network
+from firstlight.infra.lab.plan import KEY, places_at, plan_lab, write_tenants
+from firstlight.infra.lab.relay_network import RelayNetwork, relay_places, start_relays
 from firstlight.infra.lab.running import RunningLab, lab_state
 from firstlight.infra.lab.topology import OPERATOR, Topology
 from firstlight.infra.lab.topology_file import load_topology
+from firstlight.infra.lab.who import NODE_VARIABLE
 from firstlight.infra.mesh import Mesh, new_run, remove_stale_runs
 from firstlight.infra.mesh_config import write_configs
 from firstlight.infra.status import ANSWER_S, DOCUMENT_BYTES_MAX
@@ -33,19 +35,30 @@ Say = Callable[[str], None]
 class Lab:
     """A running laboratory. Made by `start_lab`; `stop` it, or use it in a `with` block."""
 
-    def __init__(self, topology: Topology, file: Path, run: Path, lock: IO[str]) -> None:
+    def __init__(
+        self, topology: Topology, file: Path, run: Path, lock: IO[str], *, relay: bool
+    ) -> None:
         """Make its network. On an error nothing is left but the run directory."""
         self.topology, self.file, self.run = topology, file, run
-        environment = environment_of(run)
-        plan = plan_lab(topology, addresses(topology), run)
+        places = relay_places(topology) if relay else places_at(topology, addresses(topology))
+        plan = plan_lab(topology, places, run)
         write_tenants(run)
         write_configs(plan, run, run)
-        self.network = start_network(topology, file, run, environment)
-        self.mesh = Mesh(plan, run, run, lock, inside=self.inside, environment=environment, key=KEY)
+        self.network: Network | RelayNetwork = (
+            start_relays(topology, file, run, places, environment_of(run))
+            if relay
+            else start_network(topology, file, run, environment_of(run))
+        )
+        self.mesh = Mesh(
+            plan, run, run, lock, inside=self.inside, environment=self._environment, key=KEY
+        )
 
     def inside(self, node: str) -> AbstractContextManager[None]:
         """A block on this thread that runs in a node's namespace. Raises `ConfigError`."""
-        return self.network.namespace(node).inside()
+        return self.network.inside(node)
+
+    def _environment(self, node: str) -> dict[str, str]:
+        return environment_of(self.run) | {NODE_VARIABLE: node}
 
     def start(self, say: Say) -> None:
         """Start every process and wait until the mesh can answer."""
@@ -63,7 +76,7 @@ class Lab:
             str(self.file),
             str(self.network.control_file),
             self.network.addresses,
-            {name: namespace.fd for name, namespace in self.network.namespaces.items()},
+            self.network.descriptors,
             processes | {"router": self.network.router.process.pid},
         ).write(self.run)
 
@@ -112,16 +125,17 @@ def _silent(line: str) -> None:
     del line
 
 
-def start_lab(file: Path, state: Path, say: Say = _silent) -> Lab:
+def start_lab(file: Path, state: Path, say: Say = _silent, *, relay: bool = False) -> Lab:
     """Start what a topology file describes and wait until it can answer.
 
-    Raises `ConfigError` or `PeerError`; then nothing of it is left.
+    `relay`: without namespaces, which needs no root and can less. Raises `ConfigError` or
+    `PeerError`; then nothing of it is left.
     """
     topology = load_topology(file)
     remove_stale_runs(lab_state(state), end_marked)
     run, lock = new_run(lab_state(state))
     try:
-        lab = Lab(topology, file.absolute(), run, lock)
+        lab = Lab(topology, file.absolute(), run, lock, relay=relay)
     except BaseException:
         shutil.rmtree(run, ignore_errors=True)
         lock.close()

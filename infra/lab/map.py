@@ -143,7 +143,7 @@ def links_table(stats: Stats) -> Group:
 
 
 def _router(stats: Stats | None) -> Text:
-    if stats is None:
+    if stats is None or "relayed" in stats:
         return Text("")
     dropped = sum(stats["dropped"].values())
     return Text(

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import sleep
@@ -44,6 +44,15 @@ class Network:
     namespaces: dict[str, Namespace] = field(default_factory=dict)
     router: Child | None = None
 
+    @property
+    def descriptors(self) -> Mapping[str, int]:
+        """By which this process holds each node's namespace."""
+        return {name: namespace.fd for name, namespace in self.namespaces.items()}
+
+    def inside(self, node: str) -> AbstractContextManager[None]:
+        """A block on this thread that runs in a node's namespace. Raises `ConfigError`."""
+        return self.namespace(node).inside()
+
     def namespace(self, node: str) -> Namespace:
         """Where a node is. Raises `ConfigError` for a name that nobody has."""
         try:
@@ -63,14 +72,7 @@ class Network:
 
     def close(self) -> list[Child]:
         """End the router, let go of the namespaces; returns the router if it remains."""
-        left = []
-        if self.router is not None:
-            self.router.terminate()
-            if not self.router.wait(STOP_S):
-                self.router.kill()
-            if not self.router.wait(STOP_S):
-                left.append(self.router)
-            self.router.close()
+        left = end_router(self.router)
         for namespace in self.namespaces.values():
             namespace.close()
         self.namespaces, self.router = {}, None
@@ -85,7 +87,7 @@ def start_network(
     Its files lie in `run`. Raises `ConfigError`; then nothing is left.
     """
     if problem := missing():
-        raise ConfigError(f"no laboratory with namespaces here: {problem}")
+        raise ConfigError(f"no namespaces here: {problem}; --relay can do without, and less")
     network = Network(addresses(topology), run / "router.sock")
     try:
         with ExitStack() as devices:
@@ -108,14 +110,27 @@ def start_network(
                 environment=environment,
                 pass_fds=fds,
             )
-        _wait_ready(network.router)
+        wait_ready(network.router)
     except BaseException:
         network.close()
         raise
     return network
 
 
-def _wait_ready(router: Child) -> None:
+def end_router(router: Child | None) -> list[Child]:
+    """End it; returns it if it remains."""
+    if router is None:
+        return []
+    router.terminate()
+    if not router.wait(STOP_S):
+        router.kill()
+    left = [] if router.wait(STOP_S) else [router]
+    router.close()
+    return left
+
+
+def wait_ready(router: Child) -> None:
+    """Wait until it serves. Raises `ConfigError`."""
     deadline = monotonic_s() + START_S
     while not router.poll_ready():
         if monotonic_s() > deadline:

@@ -1,6 +1,7 @@
 """The mesh of a laboratory: a node an address, configured as the topology says."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,34 +15,83 @@ from firstlight.shared.errors import ConfigError
 from firstlight.shared.types import Role
 
 EDGE_PORT, CORE_PORT, LB_PORT, CONTROL_PORT, VALKEY_PORT = 8443, 8500, 8480, 8481, 6379
-"""The same at every node: each has an address of its own."""
+"""The same at every node that has an address of its own."""
+SERVICES = (
+    ("clients", "edge"),
+    ("links", "core"),
+    ("http", "lb"),
+    ("control", "lb"),
+    ("index", "valkey"),
+)
+"""What nodes listen for, and of which role they are."""
+_PORTS = {
+    "clients": EDGE_PORT,
+    "links": CORE_PORT,
+    "http": LB_PORT,
+    "control": CONTROL_PORT,
+    "index": VALKEY_PORT,
+}
 KEY = "laboratory"
 """What edges ask of clients. It is no secret: nobody outside the laboratory reaches them."""
 TENANT = "lab"
-_OURS = ("node", "region", "listen", "tls")
+_OURS = ("node", "region", "listen", "advertise", "tls")
 
 
-def plan_lab(topology: Topology, addresses: Mapping[str, str], run: Path) -> MeshPlan:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one service of a node is."""
+
+    host: str
+    port: int
+    """Where it listens."""
+    public_port: int
+    """Where others reach it."""
+
+    @property
+    def listen(self) -> str:
+        """host:port."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def public(self) -> str:
+        """host:port."""
+        return f"{self.host}:{self.public_port}"
+
+
+Places = Mapping[tuple[str, str], Place]
+"""By node and service."""
+
+
+def places_at(topology: Topology, addresses: Mapping[str, str]) -> Places:
+    """Of nodes that have addresses of their own."""
+    return {
+        (name, service): Place(addresses[name], _PORTS[service], _PORTS[service])
+        for service, role in SERVICES
+        for name in topology.of_role(role)
+    }
+
+
+def plan_lab(topology: Topology, places: Places, run: Path) -> MeshPlan:
     """The plan, with files in `run`. Raises `ConfigError` if no mesh can come of the topology."""
     for role in Role:
         if not topology.of_role(role):
             raise ConfigError(f"nodes: none has the role {role}; a mesh has one at least")
-    control = [f"{addresses[lb]}:{CONTROL_PORT}" for lb in topology.of_role("lb")]
+    control = [places[lb, "control"].public for lb in topology.of_role("lb")]
     nodes = []
     for role in Role:
         for name in topology.of_role(role):
-            settings = _settings(role, addresses[name], control, run)
+            settings = _settings(role, name, places, control, run)
             given = topology.nodes[name].settings
             _refuse_ours(name, given)
             region = topology.nodes[name].region
             nodes.append(NodePlan(name, role, region, over(settings, given)))
     nodes.sort(key=lambda node: node.role is not Role.LB)
     edges = tuple(
-        EdgeAddress(name, topology.nodes[name].region, f"https://{addresses[name]}:{EDGE_PORT}")
+        EdgeAddress(name, topology.nodes[name].region, f"https://{places[name, 'clients'].public}")
         for name in topology.of_role("edge")
     )
-    lb_url = f"https://{addresses[topology.of_role('lb')[0]]}:{LB_PORT}"
-    return MeshPlan(tuple(nodes), lb_url, edges, _valkeys(topology, addresses))
+    lb_url = f"https://{places[topology.of_role('lb')[0], 'http'].public}"
+    return MeshPlan(tuple(nodes), lb_url, edges, _valkeys(topology, places))
 
 
 def write_tenants(run: Path) -> None:
@@ -53,20 +103,28 @@ def _tenants_file(run: Path) -> Path:
     return run / "tenants"
 
 
-def _settings(role: Role, address: str, control: list[str], run: Path) -> dict[str, Any]:
+def _settings(
+    role: Role, name: str, places: Places, control: list[str], run: Path
+) -> dict[str, Any]:
     if role is Role.LB:
+        http = places[name, "http"]
         return {
-            "http": {"listen": f"{address}:{LB_PORT}", "hosts": [address, "localhost"]},
-            "control": {"listen": f"{address}:{CONTROL_PORT}"},
+            "http": {"listen": http.listen, "hosts": [http.host, "localhost"]},
+            "control": {"listen": places[name, "control"].listen},
         }
-    joins = {"load_balancers": control, "drain_s": DRAIN_S}
+    place = places[name, "links" if role is Role.CORE else "clients"]
+    joins = {
+        "listen": place.listen,
+        "advertise": place.public,
+        "load_balancers": control,
+        "drain_s": DRAIN_S,
+    }
     if role is Role.CORE:
-        return {"listen": f"{address}:{CORE_PORT}", **joins, "model": {"threads": 1}}
-    keys = {"tenants_file": str(_tenants_file(run))}
-    return {"listen": f"{address}:{EDGE_PORT}", **joins, "keys": keys, "metrics": True}
+        return {**joins, "model": {"threads": 1}}
+    return {**joins, "keys": {"tenants_file": str(_tenants_file(run))}, "metrics": True}
 
 
-def _valkeys(topology: Topology, addresses: Mapping[str, str]) -> tuple[ValkeyPlan, ...]:
+def _valkeys(topology: Topology, places: Places) -> tuple[ValkeyPlan, ...]:
     found: dict[str, ValkeyPlan] = {}
     for name in topology.of_role("valkey"):
         region = topology.nodes[name].region
@@ -74,7 +132,8 @@ def _valkeys(topology: Topology, addresses: Mapping[str, str]) -> tuple[ValkeyPl
             raise ConfigError(
                 f"nodes.{name}: region {region} has an index server already: {found[region].name}"
             )
-        found[region] = ValkeyPlan(name, region, addresses[name], VALKEY_PORT)
+        place = places[name, "index"]
+        found[region] = ValkeyPlan(name, region, place.host, place.port)
     return tuple(found.values())
 
 

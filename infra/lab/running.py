@@ -5,11 +5,12 @@ It lies in the laboratory's run directory, whose lock its launcher holds for as 
 
 import fcntl
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from firstlight.infra.lab.namespaces import Namespace, borrow
+from firstlight.infra.lab.namespaces import borrow
 from firstlight.shared.errors import ConfigError
 
 FILE_NAME = "lab.json"
@@ -27,7 +28,7 @@ class RunningLab:
     nodes: Mapping[str, str]
     """Address of every node."""
     namespaces: Mapping[str, int]
-    """Of every node, the descriptor by which the launcher holds its namespace."""
+    """Of every node, the descriptor by which the launcher holds its namespace; empty: relays."""
     processes: Mapping[str, int]
     """Process of every node that has one."""
 
@@ -37,11 +38,21 @@ class RunningLab:
         partial.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
         partial.replace(run / FILE_NAME)
 
-    def namespace(self, node: str) -> Namespace:
-        """A node's namespace; close it. Raises `ConfigError`."""
-        if node not in self.namespaces:
-            raise ConfigError(f"no node is called {node!r}: {', '.join(self.namespaces)}")
-        return borrow(self.pid, self.namespaces[node])
+    @contextmanager
+    def at(self, node: str) -> Iterator[None]:
+        """Run the block, on this thread, at a node's place. Raises `ConfigError`."""
+        known = self.namespaces or self.nodes
+        if node not in known:
+            raise ConfigError(f"no node is called {node!r}: {', '.join(known)}")
+        if not self.namespaces:
+            yield
+            return
+        namespace = borrow(self.pid, self.namespaces[node])
+        try:
+            with namespace.inside():
+                yield
+        finally:
+            namespace.close()
 
 
 def lab_state(state: Path) -> Path:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from firstlight.infra.lab.running import find_lab
+from firstlight.infra.lab.who import NODE_VARIABLE
 from firstlight.shared.config import environment_of
 from firstlight.shared.errors import ConfigError
 
@@ -22,18 +23,15 @@ _GRACE_S = 3.0
 def run_shell(node: str, command: Sequence[str], state: Path) -> int:
     """The command; returns the program's exit code. Raises `ConfigError`."""
     run, lab = find_lab(state)
-    environment = environment_of(run)
+    environment = environment_of(run) | {NODE_VARIABLE: node}
     program = list(command) or [environment.get("SHELL", "/bin/sh")]
     if not command:
         environment["PS1"] = f"{node}$ "
-    namespace = lab.namespace(node)
-    try:
-        with namespace.inside():
+    with lab.at(node):
+        try:
             child = subprocess.Popen(program, env=environment)
-    except OSError as error:
-        raise ConfigError(f"{program[0]}: {error.strerror}") from error
-    finally:
-        namespace.close()
+        except OSError as error:
+            raise ConfigError(f"{program[0]}: {error.strerror}") from error
     return _wait(child, lab.pid)
 
 

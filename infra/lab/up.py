@@ -8,6 +8,7 @@ from rich.console import Console
 
 from firstlight.infra.lab.lab import Lab, start_lab
 from firstlight.infra.lab.map import watch
+from firstlight.infra.lab.relays import CANNOT
 from firstlight.infra.lab.topology import OPERATOR
 from firstlight.shared.config import state_dir
 
@@ -21,10 +22,14 @@ In another terminal:
 Ctrl-C ends it."""
 
 
-def run_up(topology: Path) -> int:
+def run_up(topology: Path, *, relay: bool) -> int:
     """The command: Ctrl-C is its normal end; `ConfigError` if something dies by itself."""
     console = Console(highlight=False, soft_wrap=True)
-    lab = start_lab(topology, state_dir(), lambda line: console.print(line, markup=False))
+    if relay:
+        console.print(f"Relays on loopback: {CANNOT}.", markup=False)
+    lab = start_lab(
+        topology, state_dir(), lambda line: console.print(line, markup=False), relay=relay
+    )
     try:
         console.print(_hint(lab), markup=False)
         _watch(lab)
