@@ -125,7 +125,7 @@ async def _serve(
     memory: KvMemory,
     info: NodeInfo,
     files: NodeFiles,
-    history: History | None,
+    history: History | None = None,
 ) -> None:
     meter = Meter(info.models[0])
     story = None if history is None else CoreHistory(history, info.numerics_class)
