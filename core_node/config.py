@@ -74,5 +74,5 @@ class CoreSettings(Settings):
     drain_s: Seconds = 10.0
     """How long running requests may take after SIGTERM; then they go on at other cores."""
     history: Path | None = None
-    """Where a judge shall find what happened: a directory, or a .jsonl file for this node alone; null: nowhere."""
+    """Where a judge shall find what happened: a directory, or a .jsonl file for this node alone."""
     log_level: str = "warning"

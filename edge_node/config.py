@@ -68,7 +68,7 @@ class EdgeSettings(Settings):
     metrics: bool | None = None
     """Whether `/metrics` is served to clients; null: only on a loopback listener."""
     history: Path | None = None
-    """Where a judge shall find what happened: a directory, or a .jsonl file for this node alone; null: nowhere."""
+    """Where a judge shall find what happened: a directory, or a .jsonl file for this node alone."""
     log_level: str = "warning"
 
 

@@ -35,5 +35,5 @@ class LbSettings(Settings):
     tls: TlsConfig = TlsConfig()
     front: FrontConfig = FrontConfig()
     history: Path | None = None
-    """Where a judge shall find what happened: a directory, or a .jsonl file for this node alone; null: nowhere."""
+    """Where a judge shall find what happened: a directory, or a .jsonl file for this node alone."""
     log_level: str = "info"

@@ -87,7 +87,6 @@ SIX: dict[str, Callable[[Altered], str]] = {
 
 @pytest.mark.parametrize("name", SIX)
 def test_each_of_the_six_planted_faults_is_named_and_nothing_else(run: Altered, name: str) -> None:
-    # What the other core computed for a stream that ends early is not part of the planted fault.
     says = SIX[name](run)
     verdict = run.verdict()
     assert {one.invariant for one in verdict.violations} == {name.split()[0]}
@@ -168,10 +167,10 @@ def memory_grows(run: Altered) -> None:
 def epoch_again(run: Altered) -> None:
     place = run.find("edge", What.OPENED, lambda line: line.epoch == 2)
     stream = run.lines["edge"][place].stream
-    for line, at in [(line, i) for i, line in enumerate(run.lines["edge"])]:
+    for at, line in enumerate(list(run.lines["edge"])):
         if line.stream == stream and line.epoch == 2:
             run.change("edge", at, epoch=1)
-    for line, at in [(line, i) for i, line in enumerate(run.lines["core-us"])]:
+    for at, line in enumerate(list(run.lines["core-us"])):
         if line.stream == stream:
             run.change("core-us", at, epoch=1)
 
