@@ -48,7 +48,7 @@ class Relay:
         self.plan = plan
         self._between = between
         self._server: asyncio.Server | None = None
-        self._datagrams: asyncio.DatagramTransport | None = None
+        self._front = _Front(plan, between)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
@@ -57,19 +57,18 @@ class Relay:
         self._server = await asyncio.start_server(self._accept, plan.host, plan.port)
         if plan.udp:
             loop = asyncio.get_running_loop()
-            self._datagrams, _ = await loop.create_datagram_endpoint(
-                lambda: _Front(plan, self._between), (plan.host, plan.port)
-            )
+            address = (plan.host, plan.port)
+            await loop.create_datagram_endpoint(lambda: self._front, address)
 
     async def close(self) -> None:
         """End all connections."""
         if self._server is not None:
             self._server.close()
-        if self._datagrams is not None:
-            self._datagrams.close()
+        self._front.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # transports close in the loop's next turn
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._serve(reader, writer))
@@ -153,17 +152,20 @@ class _Front(asyncio.DatagramProtocol):
         self._plan, self._between = plan, between
         self._peers: dict[tuple[str, int], _Back] = {}
         self._tasks: set[asyncio.Task[object]] = set()
+        self._transport: asyncio.DatagramTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.DatagramTransport, transport)
 
     def answer(self, data: bytes, sender: tuple[str, int]) -> None:
         """What the node says to a sender."""
-        if not self._transport.is_closing():
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.sendto(data, sender)
 
-    def connection_lost(self, error: Exception | None) -> None:
-        del error
+    def close(self) -> None:
+        """Hear and say nothing more."""
+        if self._transport is not None:
+            self._transport.close()
         for back in self._peers.values():
             back.close()
 
