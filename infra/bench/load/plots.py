@@ -12,7 +12,7 @@ from typing import Literal
 
 Point = tuple[float, float]
 DOTS_MAX, STEPS_MAX = 2000, 240
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 300, 64, 12, 14, 44
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 300, 64, 24, 14, 44
 _COLORS = 6
 """Classes `c0` … of the page's style."""
 
@@ -85,12 +85,16 @@ def cdf(name: str, values: Sequence[float]) -> Series:
 
 
 def spanning(label: str, values: Sequence[float], *, log: bool = False) -> Axis:
-    """An axis for all of them: from 0, or from the least one if it is logarithmic."""
+    """An axis for all of them: from 0, or, if it is logarithmic, between round values."""
     high = max(values, default=1.0)
     if not log:
         return Axis(label, 0.0, high if high > 0 else 1.0)
     low = max(min(values, default=0.1), 0.01)
-    return Axis(label, low, max(high, low * 1.1), log=True)
+    marks = [factor * 10.0**power for power in range(-3, 10) for factor in (1, 2, 5)]
+    begin = max(mark for mark in marks if mark <= low)
+    return Axis(
+        label, begin, min((m for m in marks if m >= high and m > begin), default=high), True
+    )
 
 
 def _grid(x: Axis, y: Axis) -> list[str]:

@@ -141,6 +141,13 @@ def test_ticks_are_round_and_within() -> None:
     assert Axis("", 3.0, 30.0, log=True).ticks == pytest.approx([5, 10, 20])
 
 
+def test_a_logarithmic_axis_ends_at_round_values_so_that_it_has_ticks() -> None:
+    axis = spanning("ms", [203.0, 287.0], log=True)
+    assert (axis.low, axis.high) == (200.0, 500.0)
+    assert axis.ticks == pytest.approx([200, 500])
+    assert spanning("ms", [], log=True).ticks
+
+
 def test_a_cdf_goes_up_to_one() -> None:
     assert cdf("x", [3.0, 1.0, 2.0, 4.0]).points == [
         (1.0, 0.25),
