@@ -126,6 +126,10 @@ Matrix::Matrix(Format format, int outputs, int inputs)
         }
         panel_bytes = inputs / kGroup * group_bytes(format);
     } else {
+        if (inputs % kLanes) {
+            throw std::invalid_argument(std::to_string(inputs) + " inputs are not a multiple of 16, "
+                                        "which format " + name_of(format) + " needs");
+        }
         panel_bytes = static_cast<std::size_t>(inputs) * kLanes * (format == Format::bf16 ? 2 : 4);
     }
     data = lasting_zeros(panels * panel_bytes);

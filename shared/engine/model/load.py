@@ -48,6 +48,11 @@ class Model(Protocol):
         """All that can change a bit of its logits, beside the weights."""
         ...
 
+    @property
+    def in_force(self) -> str:
+        """Which kernels it runs on, in words."""
+        ...
+
     def logits(self, batch: StepBatch, kv: KvStorage) -> Tensor:
         """Float32 [m, vocab]: raw logits of `batch.logit_rows`; writes keys and values of all rows.
 
@@ -77,7 +82,7 @@ class LoadedModel:
     @property
     def kernels(self) -> str:
         """Which kernels are in force, in words."""
-        return self.transformer.signature
+        return self.transformer.in_force
 
     def storage(self, blocks: int, host_blocks: int = 0) -> KvStorage:
         """A pool, and a host tier, for its keys and values. Raises `ConfigError`."""

@@ -65,10 +65,11 @@ class NativeModel:
         except MemoryError as error:
             raise ConfigError(f"kernels cpu: no memory for the model: {error}") from error
         self.signature = (
-            f"cpu {kernels} weights={'+'.join(sorted(placer.formats))} kv={self.form.name} "
+            f"cpu weights={'+'.join(sorted(placer.formats))} kv={self.form.name} "
             f"revision={extension.REVISION}"
         )
-        """All that can change a bit of the logits. The number of threads cannot."""
+        """All that can change a bit of the logits. Threads and the instruction set cannot."""
+        self.in_force = f"{self.signature} ({kernels})"
 
     def logits(self, batch: StepBatch, kv: KvStorage) -> Tensor:
         """Float32 [m, vocab]: raw logits of `batch.logit_rows`; writes keys and values of all rows.

@@ -93,6 +93,7 @@ class Transformer:
             f"{kernels.signature} weights={dtype} threads={threads} torch={torch.__version__} "
             f"{torch.backends.cpu.get_cpu_capability()}"
         )
+        self.in_force = self.signature
 
     @torch.inference_mode()
     def logits(self, batch: StepBatch, kv: KvStorage) -> Tensor:

@@ -97,6 +97,8 @@ def test_rows_of_zeros_give_zeros():
     ("call", "wrong"),
     [
         (lambda m: m.from_floats("q4", normal(1, 4, 40)), "40 inputs are not a multiple of 32"),
+        (lambda m: m.from_floats("f32", normal(1, 4, 40)), "40 inputs are not a multiple of 16"),
+        (lambda m: m.from_floats("bf16", normal(1, 4, 7)), "7 inputs are not a multiple of 16"),
         (lambda m: m.from_floats("q5", normal(1, 4, 32)), "'q5' is unknown"),
         (lambda m: m.from_floats("f32", normal(1, 4)), "not a matrix"),
         (lambda m: m.from_floats("f32", normal(1, 0, 32)), "without weights"),

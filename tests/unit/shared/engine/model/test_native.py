@@ -95,6 +95,24 @@ def test_random_steps_give_the_logits_of_the_reference(shape, threads):
         assert torch.allclose(found, expected, rtol=0, atol=4e-3 * float(expected.abs().max()))
 
 
+@pytest.mark.skipif(
+    len(extension.instruction_sets()) < 2, reason="this machine runs one form of the C++ kernels"
+)
+@pytest.mark.parametrize("weights", ["q4", "q8", "bf16", "f32"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_instruction_set_gives_the_same_bits(shape, weights, monkeypatch):
+    of, found = config(shape), []
+    for name in extension.instruction_sets():
+        monkeypatch.setattr(extension, "instruction_sets", lambda name=name: (name,))
+        model = place(of, random_weights(of, 3), weights=weights, kernels="cpu", threads=2)
+        kv = KvStorage(of, BLOCKS, 0, model.form)
+        assert name in model.in_force
+        found.append([*(model.logits(batch, kv) for batch in steps(sum(shape), 200)), kv.pages])
+        monkeypatch.undo()
+    for other in found[1:]:
+        assert all(torch.equal(*pair) for pair in zip(found[0], other, strict=True))
+
+
 @cpp
 @pytest.mark.parametrize("weights", ["q4", "q8", "bf16"])
 def test_other_formats_are_near_the_reference_over_the_same_weights(weights):
