@@ -42,6 +42,7 @@ def span(duration_s: float = 10.0, **told: float) -> Span:
         cpu_share_max=told.get("cpu_share_max", 0.2),
         outstanding_most=3,
         cut_short=None,
+        shareable_tokens=int(told.get("shareable_tokens", 0)),
     )
 
 

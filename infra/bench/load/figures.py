@@ -18,6 +18,8 @@ SLIP_P99_MS_MAX = 10.0
 """Beyond this the schedule was not kept, and the run says so."""
 CPU_SHARE_MAX = 0.8
 """Of one core, in any second: beyond this the client measures itself."""
+STRAY_TOKENS_MAX = 64
+"""A prompt may find so many in a cache by chance, or by a chat's template."""
 DIGITS = 3
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
@@ -116,6 +118,8 @@ class Figures:
     tokens_in: int
     tokens_cached: int | None
     """Of `tokens_in`, what servers say they had cached; None if none says so."""
+    known_before: bool
+    """More was cached than this run could have left there: the server was asked the same before."""
     tokens_out: int
     tokens_in_per_s: float | None
     tokens_out_per_s: float | None
@@ -136,6 +140,7 @@ class Span:
     cpu_share_max: float | None
     outstanding_most: int
     cut_short: str | None
+    shareable_tokens: int
 
 
 def figures(records: Sequence[Record], span: Span, sla: Sla) -> Figures:
@@ -145,6 +150,7 @@ def figures(records: Sequence[Record], span: Span, sla: Sla) -> Figures:
     timings = [record.timing for record in answered]
     tokens_in = sum(record.tokens_in_told or record.tokens_in for record in answered)
     tokens_out = sum(record.tokens_out for record in answered)
+    cached = _cached(answered)
     told = [r for r in answered if r.tokens_in_told not in (None, r.tokens_in)]
     return Figures(
         duration_s=round(span.duration_s, DIGITS),
@@ -161,7 +167,8 @@ def figures(records: Sequence[Record], span: Span, sla: Sla) -> Figures:
         e2e_ms=spread(record.e2e_ms for record in answered),
         requests_per_s=_per_s(len(answered), span.duration_s),
         tokens_in=tokens_in,
-        tokens_cached=_cached(answered),
+        tokens_cached=cached,
+        known_before=(cached or 0) > span.shareable_tokens + STRAY_TOKENS_MAX * len(answered),
         tokens_out=tokens_out,
         tokens_in_per_s=_per_s(tokens_in, span.duration_s),
         tokens_out_per_s=_per_s(tokens_out, span.duration_s),

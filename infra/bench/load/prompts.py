@@ -65,6 +65,8 @@ class TracePrompts:
         self._nodes: dict[tuple[int, Hashable], tuple[int, int]] = {}
         """(parent node, key) → (node, its number among the parent's children)."""
         self._children: dict[int, int] = {}
+        self.shareable_tokens = 0
+        """Of all prompts, those that an earlier one of this schedule begins with too, at most."""
         self._ways = [self._way(index, arrival) for index, arrival in enumerate(arrivals)]
         self._block = lru_cache(maxsize=BLOCKS_KEPT_MAX)(self._make)
 
@@ -84,7 +86,10 @@ class TracePrompts:
         keys: list[Hashable] = list(arrival.blocks)
         if len(keys) * BLOCK_TOKENS < arrival.tokens_in:
             keys.append(("own", index))
-        for key in keys:
+        for place, key in enumerate(keys):
+            if (node, key) in self._nodes:
+                left = arrival.tokens_in - place * BLOCK_TOKENS
+                self.shareable_tokens += min(BLOCK_TOKENS, left)
             node, number = self._step(node, key)
             way.append((key, number))
         return way

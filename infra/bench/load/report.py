@@ -115,6 +115,7 @@ def span(runs: Sequence[Run]) -> Span:
         cpu_s=sum(run.cpu_s for run in runs),
         cpu_share_max=max(shares, default=None),
         outstanding_most=max((run.outstanding_most for run in runs), default=0),
+        shareable_tokens=sum(run.shareable_tokens for run in runs),
         cut_short=next((run.cut_short for run in runs if run.cut_short), None),
     )
 

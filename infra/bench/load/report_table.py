@@ -54,6 +54,11 @@ def warnings(found: Figures) -> list[str]:
             f"THE CLIENT WAS BUSY: {client.cpu_share_max or client.cpu_share:.0%} of a core "
             f"(limit {CPU_SHARE_MAX:.0%}); latencies may be its own"
         )
+    if found.known_before:
+        told.append(
+            f"THE SERVER KNEW THE PROMPTS: {found.tokens_cached} of {found.tokens_in} tokens were "
+            "cached, more than this run could leave there: another --seed asks with new words"
+        )
     if found.prompts_miscounted:
         told.append(
             f"{found.prompts_miscounted} prompts had other lengths by the server's count "

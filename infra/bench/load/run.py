@@ -56,6 +56,8 @@ class Run:
     outstanding: int = 0
     outstanding_most: int = 0
     planned: int = 0
+    shareable_tokens: int = 0
+    """Of its prompts, what a cache could have from this run itself."""
     cut_short: str | None = None
     """What ended it before its time."""
 
@@ -95,7 +97,7 @@ async def run_load(target: Target, load: Load, stop: Stop, watch: Watch) -> Run:
 
     When `stop` asks, what is out is cancelled and stands in the records without an end.
     """
-    run = Run(planned=len(load.arrivals))
+    run = Run(planned=len(load.arrivals), shareable_tokens=load.prompts.shareable_tokens)
     sender = _Sender(target, load, run)
     sender.make_ahead()
     run.begun_s = monotonic_s() + LEAD_S

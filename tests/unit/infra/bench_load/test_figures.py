@@ -97,6 +97,13 @@ def test_prompts_that_the_server_counts_otherwise_are_told_and_its_count_is_take
     assert (found.prompts_miscounted, found.tokens_in, found.tokens_cached) == (1, 320, 64)
 
 
+def test_more_cached_tokens_than_the_run_itself_could_leave_were_known_before() -> None:
+    one = answered()
+    one.tokens_cached = 96
+    assert figures([one], span(), NONE).known_before
+    assert not figures([one], span(shareable_tokens=32), NONE).known_before
+
+
 def test_a_run_without_answers_has_no_figures_but_counts() -> None:
     found = figures([missed(Reason.TIMEOUT)], span(0.0), NONE)
     assert (found.ttft_ms, found.itl_ms, found.requests_per_s) == (None, None, None)

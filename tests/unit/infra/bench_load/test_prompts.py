@@ -45,6 +45,14 @@ def test_prompts_part_at_the_first_token_of_the_first_block_that_differs(
     assert [shared(first, other) for other in others] == [1024, 512, 0, 1024, 700]
 
 
+def test_what_a_cache_could_know_is_what_an_earlier_prompt_begins_with(
+    vocabulary: Vocabulary,
+) -> None:
+    ways = [(700, (0, 1)), (700, (0, 2)), (600, (0, 2)), (600, (3, 2)), (30, ()), (30, ())]
+    arrivals = [Arrival(0.0, tokens, 1, blocks) for tokens, blocks in ways]
+    assert TracePrompts(vocabulary, arrivals, 1).shareable_tokens == 512 + 600
+
+
 def test_no_two_of_many_followers_begin_alike(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
     arrivals = [Arrival(0.0, 514, 1, (0, n)) for n in range(1, 8001)]
     prompts = TracePrompts(vocabulary, arrivals, 1)
