@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from firstlight.infra.lab.leftovers import end_marked
 from firstlight.infra.lab.running import find_lab
 from firstlight.infra.lab.who import NODE_VARIABLE
 from firstlight.shared.config import environment_of
@@ -32,15 +33,15 @@ def run_shell(node: str, command: Sequence[str], state: Path) -> int:
             child = subprocess.Popen(program, env=environment)
         except OSError as error:
             raise ConfigError(f"{program[0]}: {error.strerror}") from error
-    return _wait(child, lab.pid)
+    return _wait(child, lab.pid, run)
 
 
-def _wait(child: "subprocess.Popen[bytes]", launcher: int) -> int:
+def _wait(child: "subprocess.Popen[bytes]", launcher: int, run: Path) -> int:
     """Until the program ends, or the laboratory does, which ends the program."""
     try:
         watched = os.pidfd_open(launcher)
     except ProcessLookupError:
-        _end(child)
+        _end(child, run)
         return LAB_GONE
     mine = os.pidfd_open(child.pid)
     try:
@@ -50,7 +51,7 @@ def _wait(child: "subprocess.Popen[bytes]", launcher: int) -> int:
             except KeyboardInterrupt:  # the terminal has told the program too
                 continue
             if watched in ready and mine not in ready:
-                _end(child)
+                _end(child, run)
                 return LAB_GONE
     finally:
         os.close(watched)
@@ -59,10 +60,12 @@ def _wait(child: "subprocess.Popen[bytes]", launcher: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _end(child: "subprocess.Popen[bytes]") -> None:
+def _end(child: "subprocess.Popen[bytes]", run: Path) -> None:
+    """End the program, and all that it or others have left of a laboratory that is gone."""
     child.send_signal(signal.SIGHUP)  # shells take SIGTERM lightly
     try:
         child.wait(_GRACE_S)
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
+    end_marked(run)

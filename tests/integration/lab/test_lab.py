@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -15,6 +14,8 @@ import yaml
 from terminal import Terminal
 
 from firstlight.infra.lab.leftovers import marked
+from firstlight.infra.lab.shell import LAB_GONE
+from firstlight.shared.config import environment_of
 
 TOPOLOGY: dict[str, Any] = {
     "regions": {"eu": {}, "us": {}},
@@ -123,25 +124,37 @@ def test_the_exit_code_of_a_command_is_its_own(lab: Terminal, state: Path) -> No
     run(state, "shell", "user", "--", "sh", "-c", "exit 7", code=7)
 
 
-def test_after_sigkill_nothing_runs_and_the_next_start_removes_the_rest(
-    lab: Terminal, state: Path, file: Path
+def test_after_sigkill_a_shell_ends_too_and_ends_what_cannot_end_itself(
+    lab: Terminal, state: Path
 ) -> None:
     told = ps(state)
-    folder, nodes = Path(told["run"]), told["nodes"]
-    frozen = nodes["core"]["pid"]
-    os.kill(frozen, signal.SIGSTOP)  # so that it cannot see that its launcher is gone
-    lab.process.send_signal(signal.SIGKILL)
-    lab.process.wait(10)
-    deadline = monotonic() + 15
-    while set(marked(folder)) - {frozen} and monotonic() < deadline:
-        sleep(0.1)
-    assert marked(folder) == [frozen]
+    folder = Path(told["run"])
+    shell = [*FIRSTLIGHT, "lab", "shell", "user", "--", "sh", "-c", "echo; sleep 600"]
+    environment = {**os.environ, "FIRSTLIGHT_STATE_DIR": str(state)}
+    with subprocess.Popen(shell, env=environment, stdout=subprocess.PIPE) as user:
+        assert user.stdout is not None
+        user.stdout.readline()
+        os.kill(told["nodes"]["core"]["pid"], signal.SIGSTOP)
+        lab.process.send_signal(signal.SIGKILL)
+        lab.process.wait(10)
+        assert user.wait(30) == LAB_GONE
+    assert marked(folder) == []
     assert "no laboratory runs here" in run(state, "ps", code=1)
 
-    broken = file.with_name("broken.yaml")
-    coreless = {name: node for name, node in TOPOLOGY["nodes"].items() if name != "core"}
-    broken.write_text(yaml.safe_dump({**TOPOLOGY, "nodes": coreless}))
-    said = run(state, "up", str(broken), code=1)
-    assert "none has the role core" in said
-    assert marked(folder) == []
+
+def test_the_next_start_removes_what_a_killed_one_left(state: Path, file: Path) -> None:
+    folder = state / "lab" / "runs" / "0badcafe"
+    folder.mkdir(parents=True)
+    (folder / "lock").touch()
+    command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
+    environment = environment_of(folder)
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as frozen:
+        assert frozen.stdout is not None
+        frozen.stdout.readline()
+        frozen.send_signal(signal.SIGSTOP)
+        broken = file.with_name("broken.yaml")
+        coreless = {name: node for name, node in TOPOLOGY["nodes"].items() if name != "core"}
+        broken.write_text(yaml.safe_dump({**TOPOLOGY, "nodes": coreless}))
+        assert "none has the role core" in run(state, "up", str(broken), code=1)
+        assert frozen.wait(10) == -signal.SIGKILL
     assert list((state / "lab" / "runs").iterdir()) == []
