@@ -10,6 +10,7 @@ Sans-IO, and the same seed and the same packets give the same schedule.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from random import Random
 
 QUEUE_BYTES_MAX = 256 << 10
@@ -46,14 +47,19 @@ class Shape:
 class Link:
     """One direction. Ask `send` for every packet, with times that never go back."""
 
-    def __init__(self, shape: Shape, rng: Random) -> None:
+    def __init__(self, shape: Shape, seed: str) -> None:
         self.shape = shape
         """May be replaced at any time; packets on their way are not touched by it."""
         self.cut = False
         """A partition. Packets that are on their way still arrive."""
-        self._rng = rng
+        self._seed = seed
         self._line_free_s = 0.0
         self._last_s = 0.0
+
+    @cached_property
+    def _rng(self) -> Random:
+        """Made when the first lot is drawn: most links draw none, and there are thousands."""
+        return Random(self._seed)
 
     def send(self, size_bytes: int, now: float) -> float | Drop:
         """When a packet that enters now leaves at the other end, or why it never does."""

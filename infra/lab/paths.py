@@ -6,13 +6,12 @@ Sans-IO. A path is made when its first packet comes: with two hundred nodes most
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 from pydantic import ValidationError
 
 from firstlight.infra.lab.links import Link
-from firstlight.infra.lab.topology import Topology, changed_shape
+from firstlight.infra.lab.topology import LinkRule, Topology, changed_shape
 from firstlight.shared.errors import ConfigError
 
 EVERYWHERE = "*"
@@ -61,8 +60,8 @@ class Paths:
         """The path from one node to another, with lots of its own."""
         known = self._paths.get((source, target))
         if known is None:
-            rng = Random(f"{self._topology.seed} {source} {target}")
-            link = Link(self._topology.shape(source, target), rng)
+            seed = f"{self._topology.seed} {source} {target}"
+            link = Link(self._topology.shape(source, target), seed)
             known = self._paths[source, target] = Path(source, target, link)
         return known
 
@@ -98,11 +97,12 @@ class Paths:
         if not isinstance(said, Mapping) or not said:
             raise ConfigError(f"link: {said!r:.40}, expected properties such as {{'loss': 0.05}}")
         try:
-            shapes = [changed_shape(said, path.link.shape) for path in paths]
+            rule = LinkRule.model_validate(said)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in ("link", *first["loc"]))
             raise ConfigError(f"{where}: {first['input']!r:.40}: {first['msg']}") from None
+        shapes = [changed_shape(rule, path.link.shape) for path in paths]
         for path, shape in zip(paths, shapes, strict=True):
             path.link.shape, path.changed = shape, True
 

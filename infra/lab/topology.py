@@ -24,6 +24,7 @@ Sans-IO: `topology_file` reads it.
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from itertools import combinations, permutations
 from typing import Annotated, Any, Literal, Self
 
@@ -33,8 +34,9 @@ from firstlight.infra.lab.links import QUEUE_BYTES_MAX, Shape
 from firstlight.infra.lab.presets import PLACES, round_trip_ms
 from firstlight.shared.errors import ConfigError
 
-NODES_MAX = 200
+NODES_MAX = 100
 DELAY_MS_MAX = 10_000.0
+REORDER_MS = 10.0
 OPERATOR = "operator"
 """The laboratory's own place, from where it looks at its nodes, at no distance from any."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -89,7 +91,7 @@ class LinkRule(BaseModel):
     """What may wait before a line with a limit."""
     reorder: Share = 0.0
     """Share of packets that are late, so that others pass them."""
-    reorder_ms: Ms = 10.0
+    reorder_ms: Ms = REORDER_MS
     """How late at most."""
 
     @model_validator(mode="after")
@@ -139,11 +141,10 @@ class Topology(BaseModel):
         """How the link from one to another is. Raises `ConfigError` if nothing says how far."""
         if OPERATOR in (source, target):
             return Shape(0.0)
-        said = self._far(self.nodes[source].region, self.nodes[target].region)
-        for level in range(3):
-            for rule in self.links:
-                if self._level(rule) == level and self._covers(rule, source, target):
-                    said |= rule.said()
+        said = dict(self._far[self.nodes[source].region, self.nodes[target].region])
+        for rule, changes in self._by_level:
+            if self._covers(rule, source, target):
+                said |= changes
         if "delay_ms" not in said:
             one, other = self.nodes[source].region, self.nodes[target].region
             raise ConfigError(
@@ -152,7 +153,18 @@ class Topology(BaseModel):
             )
         return shape_of(said, f"from {source} to {target}")
 
-    def _far(self, one: str, other: str) -> dict[str, Any]:
+    @cached_property
+    def _by_level(self) -> list[tuple[LinkRule, dict[str, Any]]]:
+        """Rules with what they say, those between regions first; read for every pair of nodes."""
+        return [(rule, rule.said()) for rule in sorted(self.links, key=self._level)]
+
+    @cached_property
+    def _far(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """How far regions are apart before any rule."""
+        regions = self.regions
+        return {(one, other): self._apart(one, other) for one in regions for other in regions}
+
+    def _apart(self, one: str, other: str) -> dict[str, Any]:
         if one == other:
             return self.inside.said()
         here, there = self.regions[one].place, self.regions[other].place
@@ -223,27 +235,27 @@ class Topology(BaseModel):
 
 
 def shape_of(said: Mapping[str, Any], whose: str) -> Shape:
-    """Properties as rules name them, in seconds and bits. Raises `ConfigError`."""
-    rule = LinkRule(**said)
-    if rule.jitter_ms > (rule.delay_ms or 0.0):
+    """What rules said, each by itself right, as one shape. Raises `ConfigError`."""
+    delay_ms, jitter_ms = said["delay_ms"], said.get("jitter_ms", 0.0)
+    if jitter_ms > delay_ms:
         raise ConfigError(
-            f"links: {whose} the jitter is {rule.jitter_ms:g} ms and the delay only "
-            f"{rule.delay_ms or 0:g} ms one way, expected at least as much"
+            f"links: {whose} the jitter is {jitter_ms:g} ms and the delay only "
+            f"{delay_ms:g} ms one way, expected at least as much"
         )
+    mbit_per_s = said.get("mbit_per_s")
     return Shape(
-        delay_s=(rule.delay_ms or 0.0) / 1e3,
-        jitter_s=rule.jitter_ms / 1e3,
-        loss=rule.loss,
-        bits_per_s=None if rule.mbit_per_s is None else rule.mbit_per_s * 1e6,
-        queue_bytes_max=rule.queue_bytes_max,
-        reorder=rule.reorder,
-        reorder_s=rule.reorder_ms / 1e3,
+        delay_s=delay_ms / 1e3,
+        jitter_s=jitter_ms / 1e3,
+        loss=said.get("loss", 0.0),
+        bits_per_s=None if mbit_per_s is None else mbit_per_s * 1e6,
+        queue_bytes_max=said.get("queue_bytes_max", QUEUE_BYTES_MAX),
+        reorder=said.get("reorder", 0.0),
+        reorder_s=said.get("reorder_ms", REORDER_MS) / 1e3,
     )
 
 
-def changed_shape(said: Mapping[str, Any], over: Shape) -> Shape:
-    """A shape with some properties changed, as a rule would. Raises `ConfigError`."""
-    rule = LinkRule(**said)
+def changed_shape(rule: LinkRule, over: Shape) -> Shape:
+    """A shape with some properties changed, as the rule says. Raises `ConfigError`."""
     before = {
         "delay_ms": over.delay_s * 1e3,
         "jitter_ms": over.jitter_s * 1e3,
