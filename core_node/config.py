@@ -18,7 +18,7 @@ class ModelSection:
 
     path: Path | None = None
     """A GGUF file, or a folder with safetensors; null takes the packaged SmolLM2."""
-    timed: Literal["h100-8b", "h100-70b"] | StepTable | None = None
+    timed: Literal["h100-8b", "h100-70b", "smollm2-cpu"] | StepTable | None = None
     """Nothing is computed: steps take what this table says, and ids are a function of those before
     them. For laboratories and capacity planning; of `path` only the vocabulary is used."""
     name: str | None = None
