@@ -4,6 +4,8 @@ import os
 import shlex
 import signal
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -34,6 +36,24 @@ def test_a_command_that_cannot_be_run_is_refused(command: str, said: str) -> Non
         peer_command(command, 1)
 
 
+def gone(group: int) -> bool:
+    """Whether all of a group end within a moment, as what was killed does."""
+    deadline = time.monotonic() + 5
+    while living(group) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not living(group)
+
+
+def living(group: int) -> list[str]:
+    """Processes of a group; one that has ended may wait for whoever inherited it to notice."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, of = stat.read_text().rpartition(")")[2].split()[:3]
+            found += [stat.parent.name] * (int(of) == group and state != "Z")
+    return found
+
+
 def test_a_peer_answers_while_the_block_runs_and_is_gone_after(tmp_path: Path) -> None:
     with running_peer(served(tmp_path), tmp_path) as peer:
         assert httpx.get(f"{peer.url}/models", trust_env=False).status_code == 200
@@ -46,8 +66,7 @@ def test_what_a_peer_started_ends_with_it(tmp_path: Path) -> None:
     with running_peer(shell, tmp_path) as peer:
         sleeper = int((tmp_path / "sleeper").read_text())
         assert os.getpgid(sleeper) == peer.pid
-    state = Path(f"/proc/{sleeper}/stat")
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+    assert gone(peer.pid)
 
 
 def test_a_peer_that_does_not_end_is_killed_though_its_end_is_interrupted(tmp_path: Path) -> None:
@@ -64,8 +83,7 @@ def test_a_peer_that_does_not_end_is_killed_though_its_end_is_interrupted(tmp_pa
             signal.setitimer(signal.ITIMER_REAL, 0.3)
     finally:
         signal.signal(signal.SIGALRM, before)
-    with pytest.raises(ProcessLookupError):
-        os.killpg(peer.pid, 0)
+    assert gone(peer.pid)
 
 
 def test_a_peer_that_ends_says_its_last_words(tmp_path: Path) -> None:
