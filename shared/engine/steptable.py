@@ -8,10 +8,14 @@ A sampled row is one whose logits are wanted: a decode, a draft, or the last of 
 
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isfinite
 
 from firstlight.shared.drafting.prefilltimes import pairs
 from firstlight.shared.engine.plan import StepPlan
 from firstlight.shared.errors import ConfigError
+
+_BLOCK_BYTES_MAX = 64 << 20
+"""Of 16 tokens; a 405B's in 16 bits has 8 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +42,16 @@ class StepTable:
             raise ConfigError(
                 f"a step-time table of {self.points}: at least one (rows, ms), ascending"
             )
-        for name in ("token_ms", "pair_ms", "context_ms", "block_copy_ms", "block_bytes"):
-            if not (getattr(self, name) or 0) >= 0:
-                raise ConfigError(f"a step-time table's {name} is {getattr(self, name)}, below 0")
+        if not all(isfinite(ms) for _, ms in self.points):
+            raise ConfigError(f"a step-time table of {self.points}: a step has to end")
+        for name in ("token_ms", "pair_ms", "context_ms", "block_copy_ms"):
+            value = getattr(self, name) or 0.0
+            if not (value >= 0 and isfinite(value)):
+                raise ConfigError(f"a step-time table's {name} is {value}, not from 0 on")
+        if not 0 <= self.block_bytes <= _BLOCK_BYTES_MAX:
+            raise ConfigError(
+                f"a step-time table's block_bytes is {self.block_bytes}, not 0…{_BLOCK_BYTES_MAX}"
+            )
 
     @classmethod
     def linear(cls, fixed_ms: float, row_ms: float, *, block_copy_ms: float = 0.0) -> "StepTable":

@@ -31,9 +31,25 @@ def test_points_that_make_no_sense_are_a_configuration_error(points):
         StepTable(points)
 
 
-def test_a_time_below_zero_is_a_configuration_error():
-    with pytest.raises(ConfigError, match="pair_ms is -1"):
-        StepTable(((1, 1.0),), pair_ms=-1)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("pair_ms", -1),
+        ("token_ms", float("nan")),
+        ("context_ms", float("inf")),
+        ("block_copy_ms", float("inf")),
+        ("block_bytes", -1),
+        ("block_bytes", 1 << 40),
+    ],
+)
+def test_what_no_step_or_block_can_have_is_a_configuration_error(name, value):
+    with pytest.raises(ConfigError, match=f"{name} is {value}"):
+        StepTable(((1, 1.0),), **{name: value})
+
+
+def test_a_step_that_never_ends_is_a_configuration_error():
+    with pytest.raises(ConfigError, match="a step has to end"):
+        StepTable(((1, 1.0), (2, float("inf"))))
 
 
 def test_a_decode_pays_for_its_row_and_its_context():
