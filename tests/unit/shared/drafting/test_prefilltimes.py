@@ -70,6 +70,19 @@ def test_the_end_of_a_long_prompt_does_not_spoil_what_is_known_of_the_beginning(
     assert times.ms(128, pairs(128, 0)) == pytest.approx(true_ms, rel=0.35)
 
 
+def test_chunks_all_alike_leave_the_split_open_and_a_few_others_settle_it():
+    def true_ms(tokens, position):
+        return 1.0 * tokens + 0.002 * pairs(tokens, position)
+
+    times = PrefillTimes()
+    for tokens, position, count in ((16, 3000, 200), (128, 0, 4)):
+        for _ in range(count):
+            times.observe(tokens, pairs(tokens, position), true_ms(tokens, position))
+    for tokens, position in ((128, 0), (16, 3000)):
+        found = times.ms(tokens, pairs(tokens, position))
+        assert found == pytest.approx(true_ms(tokens, position), rel=0.1)
+
+
 def test_a_machine_that_got_slower_is_noticed_in_some_steps():
     times = measured(1.0, 0.0005)
     for _ in range(12):
