@@ -15,7 +15,8 @@ from random import Random
 import grpc.aio
 
 from firstlight.core_node.admin import Admin
-from firstlight.core_node.backends.backend import Batch
+from firstlight.core_node.backends.backend import Backend, Batch
+from firstlight.core_node.backends.failing import FailingBackend, HangingRunner
 from firstlight.core_node.backends.native import NativeBackend
 from firstlight.core_node.backends.timed import load_timed
 from firstlight.core_node.config import CoreSettings
@@ -29,7 +30,10 @@ from firstlight.core_node.meter import Meter
 from firstlight.core_node.server import LinkServer
 from firstlight.shared import lifecycle, rpc
 from firstlight.shared.config import state_dir
+from firstlight.shared.door import failing
+from firstlight.shared.engine.plan import Runner
 from firstlight.shared.errors import ConfigError, PeerError
+from firstlight.shared.faults import CLOCK, SWITCHES, Failing
 from firstlight.shared.history_file import History, history_of, sampling
 from firstlight.shared.join import Joiner
 from firstlight.shared.keys import read_keys
@@ -45,10 +49,13 @@ CLOSE_S = 0.2
 async def main(settings: CoreSettings, stop: asyncio.Event) -> None:
     """Serve until `stop`, then drain. Raises `ConfigError`, or `PeerError` if the engine fails."""
     with history_of(settings.history, settings.node, Role.CORE) as history:
-        await _main(settings, stop, history)
+        async with failing(settings.faults, (*SWITCHES, CLOCK)) as state:
+            await _main(settings, stop, history, state)
 
 
-async def _main(settings: CoreSettings, stop: asyncio.Event, history: History | None) -> None:
+async def _main(
+    settings: CoreSettings, stop: asyncio.Event, history: History | None, state: Failing
+) -> None:
     host, _ = rpc.split_address(settings.listen)
     files = node_files(
         settings.tls,
@@ -64,7 +71,7 @@ async def _main(settings: CoreSettings, stop: asyncio.Event, history: History | 
         settings.kv.mac_key_file,
         default=(settings.tls.directory or state_dir() / "tls") / "block.key",
     )
-    loaded = await asyncio.to_thread(_load, settings)
+    loaded = await asyncio.to_thread(_load, settings, state)
     seals = BlockSeals(mac_keys, loaded.namespace)
     disk = await asyncio.to_thread(_open_disk, settings, seals, loaded.engine.block_bytes)
     backend = NativeBackend(
@@ -97,19 +104,23 @@ async def _main(settings: CoreSettings, stop: asyncio.Event, history: History | 
         connect=partial(rpc.channel, files=files, peer_role=Role.CORE),
     )
     try:
-        await _serve(settings, stop, backend, memory, info, files, history)
+        await _serve(settings, stop, backend, memory, info, files, history, state)
     finally:
         if disk is not None:
             await asyncio.to_thread(disk.close, DISK_CLOSE_S)
 
 
-def _load(settings: CoreSettings) -> Loaded:
+def _load(settings: CoreSettings, state: Failing) -> Loaded:
     """Off the event loop, and after all that can be checked without: torch takes seconds."""
+
+    def around(runner: Runner) -> Runner:
+        return runner if settings.faults is None else HangingRunner(runner, state)
+
     if settings.model.timed is not None:
-        return load_timed(settings.model, settings.engine)
+        return load_timed(settings.model, settings.engine, around)
     from firstlight.core_node.loading import load_engine
 
-    return load_engine(settings.model, settings.engine)
+    return load_engine(settings.model, settings.engine, around)
 
 
 def _open_disk(settings: CoreSettings, seals: BlockSeals, block_bytes: int) -> DiskTier | None:
@@ -125,11 +136,13 @@ async def _serve(
     memory: KvMemory,
     info: NodeInfo,
     files: NodeFiles,
-    history: History | None = None,
+    history: History | None,
+    state: Failing,
 ) -> None:
     meter = Meter(info.models[0])
     story = None if history is None else CoreHistory(history, info.numerics_class)
-    server = LinkServer(backend, info, meter, history=story)
+    seen: Backend = backend if settings.faults is None else FailingBackend(backend, state)
+    server = LinkServer(seen, info, meter, history=story)
     admin = Admin(backend, meter, server.load, memory.disk_blocks, node=info.node)
 
     def deliver(batch: Batch) -> None:
@@ -168,6 +181,7 @@ async def _serve(
                 await _give_up(server, failed.result())
     finally:
         await listening.server.stop(CLOSE_S)
+        state.end()  # an engine that hangs could not end
         backend.stop()
 
 

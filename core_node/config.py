@@ -75,4 +75,6 @@ class CoreSettings(Settings):
     """How long running requests may take after SIGTERM; then they go on at other cores."""
     history: Path | None = None
     """Where a judge shall find what happened: a directory, or a .jsonl file for this node alone."""
+    faults: Path | None = None
+    """A Unix socket by which a laboratory makes this node fail; null: none."""
     log_level: str = "warning"

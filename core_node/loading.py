@@ -1,23 +1,28 @@
 """From settings to an engine that is warm. The only module of the core that reaches torch."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
 from firstlight.core_node.admission import Offer
 from firstlight.core_node.config import ModelSection
-from firstlight.core_node.loaded import Loaded, warm
+from firstlight.core_node.loaded import Loaded, as_it_is, warm
 from firstlight.shared.blocks import kv_namespace
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.model.load import load_model
-from firstlight.shared.engine.plan import EngineConfig
+from firstlight.shared.engine.plan import EngineConfig, Runner
 from firstlight.shared.engine.runner import TorchRunner, measured_copies
 from firstlight.shared.model_files import default_model_path
 from firstlight.shared.text.tokenizer import load_tokenizer
 
 
-def load_engine(section: ModelSection, wanted: EngineConfig) -> Loaded:
+def load_engine(
+    section: ModelSection, wanted: EngineConfig, around: Callable[[Runner], Runner] = as_it_is
+) -> Loaded:
     """Load the model and its tokenizer's identity, and run one request through it.
+
+    `around` is put around what computes.
 
     Takes seconds; call it off the event loop. Raises `ConfigError`.
     """
@@ -32,7 +37,7 @@ def load_engine(section: ModelSection, wanted: EngineConfig) -> Loaded:
     if limits.copy_bytes_per_s is None:
         in_both = min(limits.blocks, limits.host_blocks)
         limits = replace(limits, copy_bytes_per_s=measured_copies(runner, in_both))
-    engine = Engine(runner, limits)
+    engine = Engine(around(runner), limits)
     offer = Offer(
         models=(section.name or model.name,),
         tokenizer_hash=tokenizer.hash,

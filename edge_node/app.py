@@ -27,6 +27,7 @@ from firstlight.edge_node.upstream.pool import LinkPool
 from firstlight.edge_node.view import MeshMemory
 from firstlight.shared import lifecycle, rpc, telemetry
 from firstlight.shared.config import state_dir
+from firstlight.shared.door import failing
 from firstlight.shared.history_file import History, history_of, sampling
 from firstlight.shared.keys import read_keys
 from firstlight.shared.model_files import default_model_path
@@ -40,7 +41,8 @@ from firstlight.shared.types import NodeInfo, Role
 async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
     """Serve until `stop`, then drain. Raises `ConfigError` for what cannot be served."""
     with history_of(settings.history, settings.node, Role.EDGE) as history:
-        await _main(settings, stop, history)
+        async with failing(settings.faults):
+            await _main(settings, stop, history)
 
 
 async def _main(settings: EdgeSettings, stop: asyncio.Event, history: History | None) -> None:

@@ -69,6 +69,8 @@ class EdgeSettings(Settings):
     """Whether `/metrics` is served to clients; null: only on a loopback listener."""
     history: Path | None = None
     """Where a judge shall find what happened: a directory, or a .jsonl file for this node alone."""
+    faults: Path | None = None
+    """A Unix socket by which a laboratory makes this node fail; null: none."""
     log_level: str = "warning"
 
 

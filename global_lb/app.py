@@ -16,6 +16,7 @@ from firstlight.global_lb.control import ControlPlane
 from firstlight.global_lb.membership import Membership
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.config import state_dir
+from firstlight.shared.door import failing
 from firstlight.shared.errors import ConfigError
 from firstlight.shared.history_file import History, history_of, sampling
 from firstlight.shared.lifecycle import ready
@@ -33,7 +34,8 @@ logger = logging.getLogger("firstlight.lb")
 async def main(settings: LbSettings, stop: asyncio.Event) -> None:
     """Serve until `stop`. Raises `ConfigError` if an address is taken or a file is wrong."""
     with history_of(settings.history, settings.node, Role.LB) as history:
-        await _main(settings, stop, history)
+        async with failing(settings.faults):
+            await _main(settings, stop, history)
 
 
 async def _main(settings: LbSettings, stop: asyncio.Event, history: History | None) -> None:

@@ -36,4 +36,6 @@ class LbSettings(Settings):
     front: FrontConfig = FrontConfig()
     history: Path | None = None
     """Where a judge shall find what happened: a directory, or a .jsonl file for this node alone."""
+    faults: Path | None = None
+    """A Unix socket by which a laboratory makes this node fail; null: none."""
     log_level: str = "info"

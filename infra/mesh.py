@@ -15,7 +15,7 @@ import random
 import secrets
 import shutil
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from time import sleep
@@ -79,6 +79,8 @@ class Mesh:
         """The nodes, which must not end by themselves."""
         self.valkeys: dict[str, Child] = {}
         """The index servers, by name; they may."""
+        self.may_end: set[str] = set()
+        """Nodes that may end by themselves all the same, for now."""
         self._every_child: list[Child] = []
         self._lock = lock
         self._inside, self._environment = inside, environment
@@ -114,7 +116,16 @@ class Mesh:
 
     def ended(self) -> frozenset[str]:
         """Nodes that have ended by themselves."""
-        return frozenset(name for name, child in self.children.items() if not child.alive)
+        return frozenset(child.name for child in self._dead())
+
+    def _dead(self) -> list[Child]:
+        """Who ended and should not have; also while another thread kills and starts nodes."""
+        dead = [child for child in list(self.children.values()) if not child.alive]
+        return [
+            child
+            for child in dead
+            if self.children.get(child.name) is child and child.name not in self.may_end
+        ]
 
     def start_node(self, name: str) -> Child:
         """Start one node of the plan, or start it again after it has ended."""
@@ -133,12 +144,18 @@ class Mesh:
         """Start the index server of every region that has none; wait until they answer."""
         for plan in self.plan.valkeys:
             if plan.name not in self.valkeys or not self.valkeys[plan.name].alive:
-                with self._inside(plan.name):
-                    server = start_valkey(plan, self.run, environment=self._environment(plan.name))
-                self.valkeys[plan.name] = server
-                self._every_child.append(server)
+                self.start_valkey(plan.name)
         for plan in self.plan.valkeys:
             wait_answering(self.valkeys[plan.name], plan)
+
+    def start_valkey(self, name: str) -> Child:
+        """Start one index server of the plan, or start it again after it has ended."""
+        plan = self.plan.valkey_named(name)
+        with self._inside(name):
+            server = start_valkey(plan, self.run, environment=self._environment(name))
+        self.valkeys[name] = server
+        self._every_child.append(server)
+        return server
 
     def wait_ready(
         self, names: list[str], say: Say = _silent, timeout_s: float = READY_TIMEOUT_S
@@ -161,17 +178,19 @@ class Mesh:
 
     def check_alive(self) -> None:
         """Raise `ConfigError` with the last words of a node that has ended by itself."""
-        for child in self.children.values():
-            if not child.alive:
-                raise ConfigError(child.obituary("unasked"))
+        for child in self._dead():
+            raise ConfigError(child.obituary("unasked"))
 
-    def wait_linked(self, timeout_s: float = 20.0) -> None:
-        """Wait until every edge is linked to every core and the load balancer knows them all."""
+    def wait_linked(self, timeout_s: float = 20.0, away: Collection[str] = ()) -> None:
+        """Wait until every edge is linked to every core and the load balancer knows them all.
+
+        `away`: nodes that nobody can expect to be there.
+        """
         verify = ssl.create_default_context(cafile=str(self.ca_file))
         deadline = monotonic_s() + timeout_s
         said = {"authorization": f"Bearer {self._key}"} if self._key else {}
         with httpx.Client(verify=verify, timeout=2.0, trust_env=False, headers=said) as client:
-            missing = self._unlinked(client)
+            missing = self._unlinked(client, away)
             while missing:
                 self.check_alive()
                 if monotonic_s() > deadline:
@@ -179,28 +198,37 @@ class Mesh:
                         f"the mesh did not come together in {timeout_s:.0f} s: {missing}"
                     )
                 sleep(2 * _POLL_S)
-                missing = self._unlinked(client)
-            models = client.get(f"{self.plan.edges[0].url}/v1/models").json()["data"]
-            self._model = str(models[0]["id"])
+                missing = self._unlinked(client, away)
+            edges = [edge for edge in self.plan.edges if edge.node not in away]
+            for edge in edges[:1]:
+                models = client.get(f"{edge.url}/v1/models").json()["data"]
+                self._model = str(models[0]["id"])
 
-    def _unlinked(self, client: httpx.Client) -> str:
+    def _unlinked(self, client: httpx.Client, away: Collection[str]) -> str:
         """What is still missing; empty if nothing is."""
         try:
             for edge in self.plan.edges:
+                if edge.node in away:
+                    continue
                 answer = client.get(f"{edge.url}/readyz")
                 if answer.status_code != 200:
                     return f"{edge.node} is not ready: {answer.text[:200]}"
             view = client.get(f"{self.plan.lb_url}/v1/mesh").json()["data"]
-            return self.plan.missing_from({node["node"]: node["rtt_ms"] for node in view})
+            return self.plan.missing_from({node["node"]: node["rtt_ms"] for node in view}, away)
         except (httpx.HTTPError, ValueError, KeyError) as e:
             return f"{type(e).__name__}: {e}"
 
-    def kill(self, name: str) -> None:
-        """End one node as a crash would (SIGKILL). It is no longer expected to live."""
-        child = self.children.pop(name, None)
+    def kill(self, name: str) -> Child:
+        """End a node or index server as a crash would (SIGKILL); it may be started again.
+
+        It is no longer expected to live.
+        """
+        child = self.children.pop(name, None) or self.valkeys.pop(name, None)
         if child is None:
-            raise ConfigError(f"no running node is called {name!r}: {', '.join(self.children)}")
+            known = ", ".join([*self.children, *self.valkeys])
+            raise ConfigError(f"no running node is called {name!r}: {known}")
         child.kill()
+        return child
 
     def start(self, say: Say = _silent) -> None:
         """Start all of it and wait until it can answer; on an error call `stop`."""

@@ -1,6 +1,6 @@
 """What a local mesh consists of, and the configuration file of each of its nodes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,16 +49,20 @@ class MeshPlan:
         """The nodes that the load balancer should hear of."""
         return tuple(node for node in self.nodes if node.role is not Role.LB)
 
-    def missing_from(self, round_trips: Mapping[str, Mapping[str, float]]) -> str:
+    def missing_from(
+        self, round_trips: Mapping[str, Mapping[str, float]], away: Collection[str] = ()
+    ) -> str:
         """What the load balancer's view lacks: a node, or an edge's round trip to a core.
 
-        `round_trips`: of every node in the view, what it measured to others. Empty if all is there.
+        `round_trips`: of every node in the view, what it measured to others. Nobody is missing who
+        is `away`. Empty if all is there.
         """
-        for node in self.peers:
+        peers = [node for node in self.peers if node.name not in away]
+        for node in peers:
             if node.name not in round_trips:
                 return f"the load balancer has not heard of {node.name}"
         for edge in self.edges:
-            for core in self.peers:
+            for core in peers if edge.node not in away else ():
                 if core.role is Role.CORE and core.name not in round_trips[edge.node]:
                     return f"{edge.node} is not linked to {core.name}"
         return ""
@@ -66,6 +70,10 @@ class MeshPlan:
     def valkey(self, region: str) -> ValkeyPlan:
         """The index server of `region`; `StopIteration` if it has none."""
         return next(valkey for valkey in self.valkeys if valkey.region == region)
+
+    def valkey_named(self, name: str) -> ValkeyPlan:
+        """The index server called `name`; `StopIteration` if there is none."""
+        return next(valkey for valkey in self.valkeys if valkey.name == name)
 
     def has_valkey(self, region: str) -> bool:
         """Whether a region has an index server."""

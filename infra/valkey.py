@@ -22,10 +22,12 @@ from time import sleep
 
 from firstlight.infra.children import Child, start_python
 from firstlight.shared.clock import monotonic_s
-from firstlight.shared.errors import ConfigError
+from firstlight.shared.errors import ConfigError, PeerError
 
 MEMORY_MAX = "64mb"
 ANSWER_TIMEOUT_S = 20.0
+FLUSH_S = 1.0
+ANSWER_BYTES_MAX = 4096
 GUARD_EVERY_S = 0.5
 """How late the guard of a server that has ended may notice it."""
 _POLL_S = 0.02
@@ -105,6 +107,21 @@ def wait_answering(child: Child, plan: ValkeyPlan, timeout_s: float = ANSWER_TIM
     if not child.alive:  # then it was another that answered at its port
         raise ConfigError(child.obituary("before it was ready"))
     child.ready = {"ready": True, "node": plan.name, "address": f"{plan.host}:{plan.port}"}
+
+
+def flush(plan: ValkeyPlan, run: Path) -> None:
+    """Make it forget everything. Raises `PeerError` if it does not say that it has."""
+    password = plan.password_file(run).read_text("utf-8")
+    answer = b""
+    try:
+        with socket.create_connection((plan.host, plan.port), FLUSH_S) as connection:
+            connection.sendall(f"AUTH {password}\r\nFLUSHALL\r\nQUIT\r\n".encode())
+            while len(answer) < ANSWER_BYTES_MAX and (more := connection.recv(ANSWER_BYTES_MAX)):
+                answer += more
+    except OSError as error:
+        raise PeerError(f"{plan.name} does not answer: {error}") from error
+    if not answer.startswith(b"+OK\r\n+OK\r\n"):
+        raise PeerError(f"{plan.name} did not forget: {answer[:80]!r}")
 
 
 def _answers(plan: ValkeyPlan) -> bool:

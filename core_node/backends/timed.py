@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 from firstlight.core_node.admission import Offer
 from firstlight.core_node.config import ModelSection
-from firstlight.core_node.loaded import Loaded, warm
+from firstlight.core_node.loaded import Loaded, as_it_is, warm
 from firstlight.shared.blocks import Buffer, kv_namespace
 from firstlight.shared.clock import monotonic_s, sleep_s
 from firstlight.shared.engine.engine import Engine
@@ -78,8 +78,12 @@ class PacedRunner:
         self._timed.scrub(blocks)
 
 
-def load_timed(section: ModelSection, wanted: EngineConfig) -> Loaded:
-    """An engine over the table that `section.timed` names. Raises `ConfigError`.
+def load_timed(
+    section: ModelSection, wanted: EngineConfig, around: Callable[[Runner], Runner] = as_it_is
+) -> Loaded:
+    """An engine over the table that `section.timed` names, `around` its runner.
+
+    Raises `ConfigError`.
 
     No weights are read: of the model there is its vocabulary, and the context is what is wanted.
     """
@@ -96,7 +100,7 @@ def load_timed(section: ModelSection, wanted: EngineConfig) -> Loaded:
     if limits.copy_bytes_per_s is None and table.block_copy_ms:
         bytes_per_s = runner.block_bytes / table.block_copy_ms * 1000
         limits = replace(limits, copy_bytes_per_s=bytes_per_s)
-    engine = Engine(PacedRunner(runner), limits)
+    engine = Engine(around(PacedRunner(runner)), limits)
     offer = Offer(
         models=(section.name or path.resolve().stem,),
         tokenizer_hash=tokenizer.hash,

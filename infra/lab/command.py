@@ -5,7 +5,7 @@ import os
 import signal
 from pathlib import Path
 from time import sleep
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -98,27 +98,54 @@ def down() -> int:
 
 @app.command()
 def fault(
-    do: Annotated[str, typer.Argument(metavar="WHAT", help="partition, heal, set or reset.")],
-    source: Annotated[str, typer.Argument(metavar="FROM", help="A node, a region, or *.")] = "*",
-    target: Annotated[str, typer.Argument(metavar="TO", help="A node, a region, or *.")] = "*",
-    one_way: Annotated[bool, typer.Option("--one-way", help="Not back as well.")] = False,
+    do: Annotated[str, typer.Argument(metavar="WHAT", help="See docs/lab.md, Faults.")],
+    source: Annotated[str, typer.Argument(metavar="WHERE", help="A node, a region, or *.")] = "*",
+    target: Annotated[str, typer.Argument(metavar="TO", help="Of links: the other end.")] = "*",
+    one_way: Annotated[bool, typer.Option("--one-way", help="Of links: not back as well.")] = False,
     link: Annotated[
         str | None, typer.Option(metavar="JSON", help='For set: {"loss": 0.05, "delay_ms": 70}.')
     ] = None,
+    more: Annotated[
+        str | None, typer.Option("--with", metavar="JSON", help='As slow needs: {"share": 0.1}.')
+    ] = None,
+    end: Annotated[bool, typer.Option("--end", help="Take it back.")] = False,
 ) -> int:
-    """Cut links of the running laboratory, mend them, or change what they do to packets."""
+    """Make nodes or links of the running laboratory fail, or take that back.
+
+    Links: partition, heal, set, reset. Nodes: kill, restart, freeze, slow, memory, hang, refuse,
+    silent, clock, disk, corrupt, flush; and region.
+    """
     from firstlight.infra.lab.control import Control
+    from firstlight.infra.lab.fault_door import ask
     from firstlight.infra.lab.running import find_lab
 
-    try:
-        said = None if link is None else json.loads(link)
-    except ValueError as error:
-        raise ConfigError(f"--link is not JSON: {error}") from None
-    _, lab = find_lab(state_dir())
-    with Control(Path(lab.control)) as control:
-        count = control.change(do, source, target, one_way=one_way, link=said)
-    print(f"{do}: {count} paths")
+    run, lab = find_lab(state_dir())
+    if do in ("partition", "heal", "set", "reset"):
+        if end or more is not None:
+            raise ConfigError(
+                f"{do}: --end and --with are for nodes; `heal` and `reset` mend links"
+            )
+        with Control(Path(lab.control)) as control:
+            count = control.change(do, source, target, one_way=one_way, link=_object("link", link))
+        print(f"{do}: {count} paths")
+        return 0
+    where = {"region" if do == "region" else "node": source}
+    said = {"do": do, **where, **(_object("with", more) or {}), **({"end": True} if end else {})}
+    print(f"{do}{' ended' if end else ''}: {', '.join(ask(run, said))}")
     return 0
+
+
+def _object(option: str, text: str | None) -> dict[str, Any] | None:
+    """What an option says in JSON. Raises `ConfigError`."""
+    if text is None:
+        return None
+    try:
+        said = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"--{option} is not JSON: {error}") from None
+    if not isinstance(said, dict):
+        raise ConfigError(f"--{option}: {text!r:.40}, expected an object")
+    return said
 
 
 @app.command()

@@ -1,19 +1,18 @@
 """The router's end of the control socket. It never waits: a slow operator delays no packet."""
 
-import json
 import os
 import select
 import socket
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from firstlight.infra.lab.control import ANSWER_BYTES_MAX, LINE_BYTES_MAX, socket_name
-from firstlight.shared.errors import ConfigError
-
-OPERATORS_MAX = 16
-
-Command = Callable[[dict[str, Any]], dict[str, Any]]
+from firstlight.infra.lab.control import ANSWER_BYTES_MAX
+from firstlight.shared.door import (
+    LINE_BYTES_MAX,
+    OPERATORS_MAX,
+    Command,
+    answer_line,
+    socket_name,
+)
 
 
 class Operator:
@@ -97,20 +96,3 @@ class Console:
             operator.connection.close()
         self._listener.close()
         self._path.unlink(missing_ok=True)
-
-
-def answer_line(line: bytes, command: Command) -> bytes:
-    """The line that answers a line."""
-    return json.dumps(_answer(line, command)).encode() + b"\n"
-
-
-def _answer(line: bytes, command: Command) -> dict[str, Any]:
-    try:
-        said = json.loads(line)
-        if not isinstance(said, dict):
-            raise ConfigError("one object a line expected")
-        return {"ok": True, **command(said)}
-    except ConfigError as error:
-        return {"ok": False, "error": error.message}
-    except (ValueError, RecursionError):
-        return {"ok": False, "error": "not JSON"}

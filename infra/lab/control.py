@@ -8,39 +8,38 @@ Each line gets one: `{"ok": true, …}`, or `{"ok": false, "error": "…"}`. `pa
 """
 
 import json
-import os
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from firstlight.shared.door import socket_name
 from firstlight.shared.errors import ConfigError, PeerError
 
-LINE_BYTES_MAX = 64 << 10
 ANSWER_BYTES_MAX = 64 << 20
 ANSWER_S = 5.0
-_PATH_BYTES_MAX = 100
-"""Sockets have short names."""
 
 
 class Control:
     """A connection to a running router; use it in a `with` block, or `close` it."""
 
-    def __init__(self, path: Path) -> None:
-        """Connect. Raises `PeerError` if no router listens there."""
+    def __init__(
+        self, path: Path, *, whose: str = "the router", answer_s: float = ANSWER_S
+    ) -> None:
+        """Connect, or to what else listens so, if it is said. Raises `PeerError` if none does."""
+        self._whose = whose
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(ANSWER_S)
+        self._socket.settimeout(answer_s)
         try:
             with socket_name(path) as name:
                 self._socket.connect(name)
         except OSError as error:
             self._socket.close()
-            raise PeerError(f"no router answers at {path}: {error.strerror}") from error
+            raise PeerError(f"{whose} does not answer at {path}: {error.strerror}") from error
         self._rest = b""
 
     def ask(self, do: str, **more: object) -> dict[str, Any]:
-        """One command. Raises `ConfigError` for what the router refuses, `PeerError` if it is gone.
+        """One command. Raises `ConfigError` for what is refused, `PeerError` if nobody is there.
 
         `from` is a word of Python's: write `**{"from": "eu"}`, or call `change`.
         """
@@ -48,7 +47,7 @@ class Control:
             self._socket.sendall(json.dumps({"do": do, **more}).encode() + b"\n")
             answer = json.loads(self._line())
         except (OSError, ValueError) as error:
-            raise PeerError(f"the router does not answer: {error}") from error
+            raise PeerError(f"{self._whose} does not answer: {error}") from error
         if answer.pop("ok") is not True:
             raise ConfigError(str(answer["error"]))
         return dict(answer)
@@ -92,16 +91,3 @@ class Control:
     def __exit__(self, *_: object) -> None:
         """Hang up."""
         self.close()
-
-
-@contextmanager
-def socket_name(path: Path) -> Iterator[str]:
-    """A name for a socket in the file system that is short enough, however long the path is."""
-    if len(os.fsencode(path)) <= _PATH_BYTES_MAX:
-        yield str(path)
-        return
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)

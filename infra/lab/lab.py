@@ -8,17 +8,19 @@ on disk, and processes that could not end, are removed by the next one.
 
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
 import httpx
 
+from firstlight.infra.lab.cgroups import remove_groups
+from firstlight.infra.lab.disks import Disk, new_disk
 from firstlight.infra.lab.leftovers import end_marked
 from firstlight.infra.lab.network import Network, addresses, start_network
-from firstlight.infra.lab.plan import KEY, places_at, plan_lab, write_tenants
+from firstlight.infra.lab.plan import KEY, disk_directory, places_at, plan_lab, write_tenants
 from firstlight.infra.lab.relay_network import RelayNetwork, relay_places, start_relays
 from firstlight.infra.lab.running import RunningLab, lab_state
 from firstlight.infra.lab.topology import OPERATOR, Topology
@@ -40,6 +42,8 @@ class Lab:
     ) -> None:
         """Make its network. On an error nothing is left but the run directory."""
         self.topology, self.file, self.run = topology, file, run
+        self.disks: dict[str, Disk] = {}
+        """Of nodes that have one of their own; without root they share this machine's."""
         places = relay_places(topology) if relay else places_at(topology, addresses(topology))
         plan = plan_lab(topology, places, run)
         write_tenants(run)
@@ -50,12 +54,28 @@ class Lab:
             else start_network(topology, file, run, environment_of(run))
         )
         self.mesh = Mesh(
-            plan, run, run, lock, inside=self.inside, environment=self._environment, key=KEY
+            plan, run, run, lock, inside=self._at, environment=self._environment, key=KEY
         )
+        try:
+            for node in () if relay else topology.of_role("core"):
+                if (mb := topology.nodes[node].disk_mb) is not None:
+                    self.disks[node] = new_disk(disk_directory(run, node), mb)
+        except BaseException:
+            self._let_go()
+            raise
 
     def inside(self, node: str) -> AbstractContextManager[None]:
         """A block on this thread that runs in a node's namespace. Raises `ConfigError`."""
         return self.network.inside(node)
+
+    @contextmanager
+    def _at(self, node: str) -> Iterator[None]:
+        """Where a node is to be started: its namespace, and where its disk is."""
+        with ExitStack() as place:
+            place.enter_context(self.inside(node))
+            if node in self.disks:
+                place.enter_context(self.disks[node].inside())
+            yield
 
     def _environment(self, node: str) -> dict[str, str]:
         return environment_of(self.run) | {NODE_VARIABLE: node}
@@ -103,9 +123,17 @@ class Lab:
 
     def stop(self) -> int:
         """End everything, remove the run directory; returns how many processes remain."""
-        left = self.mesh.end_processes() + len(self.network.close()) + len(end_marked(self.run))
+        left = self.mesh.end_processes() + self._let_go() + len(end_marked(self.run))
+        remove_groups(self.run.name)
         self.mesh.remove()
         return left
+
+    def _let_go(self) -> int:
+        """Of network and disks; returns how many processes remain."""
+        for disk in self.disks.values():
+            disk.close()
+        self.disks = {}
+        return len(self.network.close())
 
     def __enter__(self) -> Self:
         """The laboratory itself."""
@@ -125,6 +153,12 @@ def _silent(line: str) -> None:
     del line
 
 
+def _end_stale(run: Path) -> None:
+    """What a laboratory left whose launcher was killed."""
+    end_marked(run)
+    remove_groups(run.name)
+
+
 def start_lab(file: Path, state: Path, say: Say = _silent, *, relay: bool = False) -> Lab:
     """Start what a topology file describes and wait until it can answer.
 
@@ -132,7 +166,7 @@ def start_lab(file: Path, state: Path, say: Say = _silent, *, relay: bool = Fals
     `PeerError`; then nothing of it is left.
     """
     topology = load_topology(file)
-    remove_stale_runs(lab_state(state), end_marked)
+    remove_stale_runs(lab_state(state), _end_stale)
     run, lock = new_run(lab_state(state))
     try:
         lab = Lab(topology, file.absolute(), run, lock, relay=relay)

@@ -34,7 +34,9 @@ _PORTS = {
 KEY = "laboratory"
 """What edges ask of clients. It is no secret: nobody outside the laboratory reaches them."""
 TENANT = "lab"
-_OURS = ("node", "region", "listen", "advertise", "tls")
+_OURS = ("node", "region", "listen", "advertise", "tls", "faults")
+DISK_SHARE = 0.9
+"""Of a disk of its own, how much a core may fill with blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,10 @@ def plan_lab(topology: Topology, places: Places, run: Path) -> MeshPlan:
     for role in Role:
         for name in topology.of_role(role):
             settings = _settings(role, name, places, control, run)
+            settings["faults"] = str(faults_file(run, name))
             given = topology.nodes[name].settings
+            if (mb := topology.nodes[name].disk_mb) is not None:
+                settings["kv"] = {"disk": _disk(run, name, mb)}
             _refuse_ours(name, given)
             region = topology.nodes[name].region
             nodes.append(NodePlan(name, role, region, over(settings, given)))
@@ -97,6 +102,21 @@ def plan_lab(topology: Topology, places: Places, run: Path) -> MeshPlan:
 def write_tenants(run: Path) -> None:
     """The file by which edges know the laboratory's key."""
     _tenants_file(run).write_text(f"{TENANT}: {sha256(KEY.encode()).hexdigest()}\n", "utf-8")
+
+
+def faults_file(run: Path, name: str) -> Path:
+    """The socket by which a node is made to fail."""
+    return run / f"{name}.faults"
+
+
+def disk_directory(run: Path, name: str) -> Path:
+    """Where a node that has a disk of its own finds it."""
+    return run / "disks" / name
+
+
+def _disk(run: Path, name: str, mb: float) -> dict[str, Any]:
+    directory = str(disk_directory(run, name) / "kv")
+    return {"directory": directory, "bytes_max": int(mb * DISK_SHARE * (1 << 20))}
 
 
 def _tenants_file(run: Path) -> Path:

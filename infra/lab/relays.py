@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from firstlight.infra.lab.console import answer_line
-from firstlight.infra.lab.control import LINE_BYTES_MAX, socket_name
 from firstlight.infra.lab.links import Shape
 from firstlight.infra.lab.paths import Path as Way
 from firstlight.infra.lab.paths import Paths
@@ -24,6 +22,7 @@ from firstlight.infra.lab.topology import OPERATOR, Topology
 from firstlight.infra.lab.topology_file import load_topology
 from firstlight.infra.lab.who import Kind, owner, processes
 from firstlight.shared import lifecycle
+from firstlight.shared.door import LINE_BYTES_MAX, answer_line, socket_name
 from firstlight.shared.errors import ConfigError
 
 CHANGEABLE = {"rtt_ms", "delay_ms", "jitter_ms"}

@@ -65,6 +65,8 @@ class Node(BaseModel):
     region: str
     settings: dict[str, Any] = {}
     """Over what the laboratory writes into the node's own configuration."""
+    disk_mb: Annotated[float, Field(ge=1, le=1 << 20)] | None = None
+    """Of a core: a disk of its own, in memory, for the disk tier of its KV; null: none."""
 
 
 class LinkRule(BaseModel):
@@ -213,6 +215,8 @@ class Topology(BaseModel):
         for name, node in self.nodes.items():
             if name in self.regions:
                 yield f"nodes.{name}: a region has this name too"
+            if node.disk_mb is not None and node.role != "core":
+                yield f"nodes.{name}.disk_mb: a {node.role} keeps nothing on a disk"
             if node.region not in self.regions:
                 known = ", ".join(self.regions)
                 yield f"nodes.{name}.region: {node.region!r}, expected one of {known}"

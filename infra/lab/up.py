@@ -3,9 +3,12 @@
 import asyncio
 import threading
 from pathlib import Path
+from random import Random
 
 from rich.console import Console
 
+from firstlight.infra.lab.fault_door import serving
+from firstlight.infra.lab.faults import Faults
 from firstlight.infra.lab.lab import Lab, start_lab
 from firstlight.infra.lab.map import watch
 from firstlight.infra.lab.relays import CANNOT
@@ -19,6 +22,7 @@ In another terminal:
   firstlight lab shell {place} -- firstlight chat "Why is the sky blue?"
   firstlight lab shell {place}                       # a shell there
   firstlight lab fault partition {edge} {core}       # then: firstlight lab fault heal
+  firstlight lab fault freeze {core}                 # then the same with --end
 Ctrl-C ends it."""
 
 
@@ -30,12 +34,15 @@ def run_up(topology: Path, *, relay: bool) -> int:
     lab = start_lab(
         topology, state_dir(), lambda line: console.print(line, markup=False), relay=relay
     )
+    faults = Faults(lab, None, Random(lab.topology.seed))
     try:
         console.print(_hint(lab), markup=False)
-        _watch(lab)
+        with serving(faults, lab.run):
+            _watch(lab)
     except KeyboardInterrupt:
         pass
     finally:
+        faults.close()
         left_over = lab.stop()
         console.print(f"\nStopped; {left_over} processes left over.")
     return 1 if left_over else 0

@@ -168,7 +168,7 @@ def test_a_closed_network_leaves_nothing(network: Network) -> None:
     assert not router.alive
     assert not {str(fd) for fd in held} & (set(os.listdir("/proc/self/fd")) - {"0", "1", "2"})
     assert len(descriptors) > len(set(os.listdir("/proc/self/fd")))
-    with pytest.raises(PeerError, match="no router answers"):
+    with pytest.raises(PeerError, match="the router does not answer"):
         network.control()
 
 
