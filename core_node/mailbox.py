@@ -4,7 +4,8 @@ A hint is idempotent, and may be lost, reordered, doubled, late, wrong, and come
 sources; it is never an error. It is usable iff its hash equals the chain at its start and its ids
 agree with what was committed since. What is left of it is the candidate, which any other hint
 extends whose hash equals the chain at a position that the candidate reaches. Hints ahead of the
-sequence are kept.
+sequence are kept. One that goes on where its source's latest ended is joined to it, so that a
+drafter may tell each id when it has it, and still be far ahead.
 
 Everything is bounded: hints a request and source, sources a request, ids a hint. Of several hints
 that fit, the one goes first whose source has been right most often in this request, then the
@@ -59,6 +60,8 @@ class Continuation:
 class _Box:
     stream: TokenStream
     kept: dict[str, deque[Hint]] = field(default_factory=dict)
+    latest: dict[str, tuple[Hint, bytes]] = field(default_factory=dict)
+    """By source: the hint that was kept last, and the chain hash behind it."""
     recent: deque[tuple[int, bytes, tuple[int, ...], str]] = field(
         default_factory=lambda: deque(maxlen=RECENT_MAX)
     )
@@ -101,7 +104,7 @@ class Mailbox:
         hint = Hint(hint.request, hint.start, hint.chain, ids, hint.source)
         fate = _judge(box.stream, hint)
         if fate is Fate.KEPT:
-            box.kept[hint.source].append(hint)
+            _keep(box, hint)
         return fate
 
     def candidate(self, request: str, ids_max: int = HINT_IDS_MAX) -> Continuation:
@@ -178,6 +181,20 @@ def _admit_source(box: _Box, source: str) -> bool:
     box.counts[source] = HintCount()
     box.kept[source] = deque(maxlen=HINTS_KEPT_MAX)
     return True
+
+
+def _keep(box: _Box, hint: Hint) -> None:
+    kept, end = box.kept[hint.source], hint.chain
+    for token in hint.ids:
+        end = chain_next(end, token)
+    before, chain = box.latest.get(hint.source, (None, b""))
+    if before is not None and kept and kept[-1] is before and chain == hint.chain:
+        ids = before.ids + hint.ids
+        if before.start + len(before.ids) == hint.start and len(ids) <= HINT_IDS_MAX:
+            kept.pop()
+            hint = Hint(before.request, before.start, before.chain, ids, before.source)
+    kept.append(hint)
+    box.latest[hint.source] = (hint, end)
 
 
 def _judge(stream: TokenStream, hint: Hint) -> Fate:

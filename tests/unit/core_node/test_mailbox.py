@@ -137,9 +137,54 @@ def test_a_doubled_hint_is_recognised_after_its_ids_were_committed() -> None:
 def test_the_oldest_hint_of_a_source_is_dropped_when_too_many_wait() -> None:
     mailbox = opened()
     mailbox.hint(true_hint(0, 1))
-    for offset in range(50, 50 + HINTS_KEPT_MAX):
+    for offset in range(50, 50 + 2 * HINTS_KEPT_MAX, 2):
         mailbox.hint(true_hint(offset, 1))
     assert mailbox.candidate("r").ids == ()
+
+
+def test_ids_told_one_by_one_are_all_kept_however_far_ahead_they_run() -> None:
+    mailbox = opened()
+    for offset in range(5 * HINTS_KEPT_MAX):
+        assert mailbox.hint(true_hint(offset, 1)) is Fate.KEPT
+    assert mailbox.candidate("r").ids == ANSWER[: 5 * HINTS_KEPT_MAX]
+    mailbox.committed("r", ANSWER[:3])
+    mailbox.hint(true_hint(5 * HINTS_KEPT_MAX, 1))
+    assert mailbox.candidate("r").ids == ANSWER[3 : 5 * HINTS_KEPT_MAX + 1]
+
+
+def test_what_one_source_tells_one_by_one_is_bounded() -> None:
+    mailbox = opened()
+    for offset in range(40):
+        for _ in range(3):
+            mailbox.hint(true_hint(offset, 1))
+    for offset in range(40, 190):
+        mailbox.hint(true_hint(offset, 1))
+    kept = mailbox._boxes["r"].kept["edge"]
+    assert all(len(hint.ids) <= HINT_IDS_MAX for hint in kept)
+    assert sum(len(hint.ids) for hint in kept) == 190
+    assert len(kept) <= HINTS_KEPT_MAX
+
+
+def test_a_chain_that_went_wrong_does_not_stay_in_the_way_of_the_one_after_it() -> None:
+    mailbox, astray = opened(), TokenStream(PROMPT, (*ANSWER[:3], 99))
+    mailbox.hint(Hint("r", len(PROMPT), FULL.chain_at(3) or b"", (*ANSWER[:3], 99), "edge"))
+    for _ in range(2 * HINTS_KEPT_MAX):
+        mailbox.hint(Hint("r", astray.position, astray.chain, (7,), "edge"))
+        astray.append((7,))
+    mailbox.committed("r", ANSWER[:4])
+    assert mailbox.candidate("r").ids == ()
+    for offset in range(4, 8):
+        mailbox.hint(true_hint(offset, 1))
+    assert mailbox.candidate("r").ids == ANSWER[4:8]
+
+
+def test_a_hint_is_not_joined_to_one_that_stood_before_another_that_is_gone() -> None:
+    mailbox = opened()
+    mailbox.hint(true_hint(20, 1))
+    mailbox.hint(true_hint(0, 4))
+    mailbox.committed("r", ANSWER[:4])
+    mailbox.hint(true_hint(4, 2))
+    assert mailbox.candidate("r").ids == ANSWER[4:6]
 
 
 def test_one_source_cannot_push_out_the_hints_of_another() -> None:
