@@ -2,6 +2,7 @@
 
 Averages that age, one a bucket of rows. Between buckets it interpolates; beyond what was ever
 measured it assumes the shape of `_assumed`, so that a first guess exists before the first step.
+Where rows cost less than that so far, it expects less of more rows too: else none would be tried.
 """
 
 from bisect import bisect_left
@@ -14,6 +15,9 @@ _WEIGHT = 0.1
 """Of the newest measurement."""
 _OUTLIER = 3.0
 """A measurement counts as at most this many times the average: the machine was busy elsewhere."""
+
+_STEEPNESS_MIN = 0.25
+"""However flat it was so far: the knee may come."""
 
 
 class StepTimes:
@@ -64,10 +68,19 @@ def _expected(table: dict[int, float], rows: int) -> float:
     if place == 0:
         return times[0] * _assumed(rows) / _assumed(known[0])
     if place == len(known):
-        return times[-1] * _assumed(rows) / _assumed(known[-1])
+        rise = _assumed(rows) / _assumed(known[-1]) - 1
+        return times[-1] * (1 + rise * _steepness(known, times))
     low, high = known[place - 1], known[place]
     share = (rows - low) / (high - low)
     return times[place - 1] + share * (times[place] - times[place - 1])
+
+
+def _steepness(known: list[int], times: list[float]) -> float:
+    """How much of the assumed rise was measured so far; at least `_STEEPNESS_MIN`, at most all."""
+    if len(known) == 1:
+        return 1.0
+    assumed = _assumed(known[-1]) / _assumed(known[0]) - 1
+    return min(max((times[-1] / times[0] - 1) / assumed, _STEEPNESS_MIN), 1.0)
 
 
 def _assumed(rows: int) -> float:

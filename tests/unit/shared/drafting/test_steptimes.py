@@ -37,6 +37,13 @@ def test_before_any_measurement_there_is_a_guess_that_grows():
     assert 0 < StepTimes().ms(1) < StepTimes().ms(8)
 
 
+def test_where_rows_cost_nothing_so_far_little_is_expected_of_more_of_them():
+    flat, steep = StepTimes(((1, 25.0), (3, 25.0))), StepTimes(((1, 25.0), (3, 31.0)))
+    assert 25.0 < flat.ms(4) < 26.0
+    assert steep.ms(4) == pytest.approx(31.0 * 1.36 / 1.24)
+    assert StepTimes(((1, 25.0), (3, 90.0))).ms(4) < 90.0 * 1.36 / 1.24 + 1e-9
+
+
 def test_prefill_time_is_what_decodes_do_not_explain():
     times = StepTimes(((2, 30.0),))
     times.observe_prefill(10, 55, 2, 80.0)
