@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from firstlight.core_node.admission import Offer
+from firstlight.core_node.drafting import Foretold
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.plan import Runner
@@ -26,6 +27,8 @@ class Loaded:
     """Cores of the same one can use each other's KV."""
     prepare: Callable[[], None]
     """To be called first on the thread that will step the engine."""
+    foretold: Foretold | None = None
+    """Of a timed engine."""
 
 
 def as_it_is(runner: Runner) -> Runner:

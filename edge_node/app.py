@@ -14,6 +14,7 @@ from random import SystemRandom
 from firstlight.edge_node import meter
 from firstlight.edge_node.config import EdgeSettings, is_loopback
 from firstlight.edge_node.control import EdgeControl, load_of
+from firstlight.edge_node.drafting import drafters_of
 from firstlight.edge_node.history import edge_figures, note_refused
 from firstlight.edge_node.http.fronts import Fronts
 from firstlight.edge_node.journal import Journal
@@ -28,6 +29,7 @@ from firstlight.edge_node.view import MeshMemory
 from firstlight.shared import lifecycle, rpc, telemetry
 from firstlight.shared.config import state_dir
 from firstlight.shared.door import failing
+from firstlight.shared.engine.timed_ids import whole_texts
 from firstlight.shared.history_file import History, history_of, sampling
 from firstlight.shared.keys import read_keys
 from firstlight.shared.model_files import default_model_path
@@ -75,6 +77,9 @@ async def _main(settings: EdgeSettings, stop: asyncio.Event, history: History | 
         salt_of=Salts(salt, settings.sharing.groups).of,
         rng=rng,
         history=history,
+        drafters=drafters_of(
+            settings.drafting, partial(whole_texts, tokenizer.vocab, tokenizer.token_bytes)
+        ),
     )
     seals = Seals(stream_keys)
     journal_client = connect(

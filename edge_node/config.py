@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
+from firstlight.edge_node.drafting import DraftingConfig
 from firstlight.edge_node.http.limits import HttpLimits
 from firstlight.edge_node.journal import JournalConfig
 from firstlight.edge_node.stream_log import StreamsConfig
@@ -59,6 +60,7 @@ class EdgeSettings(Settings):
     keys: KeysConfig = KeysConfig()
     sharing: SharingConfig = SharingConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
+    drafting: DraftingConfig = DraftingConfig()
     http: HttpLimits = HttpLimits()
     timelines: TimelineLimits = TimelineLimits()
     streams: StreamsConfig = StreamsConfig()

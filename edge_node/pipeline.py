@@ -17,7 +17,7 @@ from random import Random
 from firstlight.edge_node import meter
 from firstlight.edge_node.answer import Ask, ChoiceStats, Event, Progress
 from firstlight.edge_node.choice import Assignment, Choice
-from firstlight.edge_node.draft import Draft
+from firstlight.edge_node.drafting import Drafting, DraftingConfig, Make, drafters_of
 from firstlight.edge_node.history import ChoiceHistory
 from firstlight.edge_node.route import CoreRouter
 from firstlight.edge_node.timeline import words
@@ -57,7 +57,9 @@ class Pipeline:
         salt_of: Callable[[str], bytes],
         rng: Random,
         history: History | None = None,
+        drafters: Make | None = None,
     ) -> None:
+        """`drafters`: what drafts for a choice; None: what drafts by default."""
         self.edge = edge
         self.region = region
         self.router = router
@@ -69,6 +71,7 @@ class Pipeline:
         self._salt_of = salt_of
         self.rng = rng
         self.history = history
+        self.drafters = drafters or drafters_of(DraftingConfig(), answer_ids=tuple)
         self.retries = RetryBudget(monotonic_s())
 
     def open(self, ask: Ask) -> "MeshAnswer":
@@ -209,10 +212,9 @@ class Flight:
         self._left = ""
         """Why the choice left the core before, until it is at the next one."""
         self._link: CoreLink | None = None
-        self._draft = Draft(request, committed) if ask.hints else None
-        self._undrafted: list[int] = []
-        """Ids committed since the last hint."""
-        self._aside: asyncio.Handle | None = None
+        self._drafting: Drafting | None = None
+        if ask.hints:
+            self._drafting = Drafting(pipeline.drafters, request, self.choice.stream)
         self._timer: asyncio.TimerHandle | None = None
         self._landed = False
 
@@ -278,7 +280,8 @@ class Flight:
             return
         if event.finish is None:
             self._answer.push(event)
-            self._hint_soon(event.ids)
+            if self._drafting is not None:
+                self._drafting.committed()
         else:
             self._finish(event)
         if commit.cached_tokens is not None and self.choice.assignment is not None:
@@ -324,6 +327,7 @@ class Flight:
     def lost(self, core: str, error: FirstlightError) -> None:
         """From the link: it broke."""
         self._link = None
+        self._draft_no_more()
         if self.choice.finish is not None:
             self._conclude()
         elif not self._landed:
@@ -381,27 +385,15 @@ class Flight:
         link.open(request, epoch, choice.stream.ids, self, budget_s=left_s)
         if choice.credit_raised:
             link.credit(request.id, choice.credit)
-        self._hint_soon(())
+        if self._drafting is not None:
+            self._drafting.opened(link)
         self._note_opened(assignment, before, epoch, now)
         home = assignment.region == self._pipeline.region
         self._loop.call_soon(partial(meter.routed, assignment, home=home))
 
-    def _hint_soon(self, fresh: tuple[int, ...]) -> None:
-        """Draft when what the loop has to do now is done: text and requests do not wait for it."""
-        if self._draft is None:
-            return
-        self._undrafted += fresh
-        if self._aside is None:
-            self._aside = self._loop.call_soon(self._hint, self._draft)
-
-    def _hint(self, draft: Draft) -> None:
-        fresh, self._undrafted, self._aside = tuple(self._undrafted), [], None
-        hint = draft.after(fresh, self.choice.stream)
-        if hint is not None and self._link is not None:
-            self._link.hint(hint)
-
     def _finish(self, event: Event) -> None:
         """The text goes out at once; the ending waits a moment for the core's statistics."""
+        self._draft_no_more()
         self._answer.push(event.without_ending())
         self._note("last id", monotonic_s())
         if self._link is None:
@@ -430,11 +422,16 @@ class Flight:
     def _end(self) -> None:
         """Nothing that was put off is done any more."""
         self._landed = True
-        for handle in (self._timer, self._aside):
-            if handle is not None:
-                handle.cancel()
+        self._draft_no_more()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _draft_no_more(self) -> None:
+        if self._drafting is not None:
+            self._drafting.stop()
 
     def _leave_core(self, *, failed: bool = False) -> None:
+        self._draft_no_more()
         if self._link is not None:
             if failed:
                 self._pipeline.router.failed(self._link.info.node)

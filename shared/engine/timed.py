@@ -11,8 +11,6 @@ filled raises here, and does not become a wrong word somewhere.
 """
 
 from collections.abc import Sequence
-from hashlib import blake2b
-from struct import pack
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,12 +21,12 @@ from firstlight.shared.engine.kv.manager import Moves
 from firstlight.shared.engine.plan import SequencePlan, StepPlan, StepRows
 from firstlight.shared.engine.sampler import Sampled
 from firstlight.shared.engine.steptable import StepTable
+from firstlight.shared.engine.timed_ids import ROOT, digest_after, id_after, noise_of
 from firstlight.shared.sampling import Draw, History
 from firstlight.shared.types import TokenLogprobs
 
 Slots = NDArray[np.uint64]
-_ROOT = 1
-"""What stands before the first token; 0 is a slot that nothing was written to."""
+"""Per token (digest before, digest after, id); 0 where nothing was written."""
 _BEFORE, _AFTER, _ID = 0, 1, 2
 _HELD_BYTES = BLOCK_TOKENS * 3 * 8
 
@@ -106,17 +104,17 @@ class TimedRunner:
 
     def _write(self, one: SequencePlan) -> int:
         """Append a sequence's rows to its chain; returns the digest after the last."""
-        digest = _ROOT if one.start == 0 else int(self._pool[_place(one, one.start - 1)][_AFTER])
+        digest = ROOT if one.start == 0 else int(self._pool[_place(one, one.start - 1)][_AFTER])
         assert digest, f"{one.request}: no KV before position {one.start}"
         for position, token in enumerate(one.ids, start=one.start):
-            before, digest = digest, _digest(digest, token, position)
+            before, digest = digest, digest_after(digest, token, position)
             self._pool[_place(one, position)] = (before, digest, token)
         return digest
 
     def _sample(self, one: SequencePlan, end_digest: int) -> tuple[Sampled, ...]:
         end = one.start + len(one.ids)
         chain = self._pool[list(one.table[: blocks_for(end)])].reshape(-1, 3)[:end]
-        assert chain[0, _BEFORE] == _ROOT, f"{one.request}: block {one.table[0]} is not a first one"
+        assert chain[0, _BEFORE] == ROOT, f"{one.request}: block {one.table[0]} is not a first one"
         broken = np.flatnonzero(chain[1:, _BEFORE] != chain[:-1, _AFTER])
         assert not broken.size, f"{one.request}: KV of another prefix at position {broken[0] + 1}"
         assert chain[-1, _AFTER] == end_digest, f"{one.request}: overwritten in the same step"
@@ -145,17 +143,9 @@ def _place(one: SequencePlan, position: int) -> tuple[int, int]:
     return one.table[position // BLOCK_TOKENS], position % BLOCK_TOKENS
 
 
-def _digest(before: int, token: int, position: int) -> int:
-    packed = pack("<QII", before, token, position)
-    return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little") | 1
-
-
 def _choose(digest: int, draw: Draw, ids: Sequence[int]) -> Sampled:
-    """The id after a prefix. Greedy draws depend on nothing else; of penalties it knows nothing."""
-    noise = (0, 0) if draw.sampling.temperature == 0 else (draw.seed, draw.choice)
-    packed = pack("<QQI", digest, *noise)
-    chosen = int.from_bytes(blake2b(packed, digest_size=8).digest(), "little")
-    token = ids[chosen % len(ids)]
+    noise = noise_of(draw.sampling, draw.seed, draw.choice)
+    token = id_after(digest, noise, ids)
     if draw.sampling.logprobs is None:
         return Sampled(token)
     return Sampled(token, TokenLogprobs(0.0, ((token, 0.0),)))  # no other id was possible

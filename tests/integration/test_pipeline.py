@@ -10,9 +10,11 @@ import pytest
 from pipeline_bed import PROMPT, TOKENIZER, Mesh, a_mesh, alone, ask, events, read, settled
 
 from firstlight.edge_node.answer import Event
-from firstlight.edge_node.draft import Draft
+from firstlight.edge_node.draft import NgramDraft
+from firstlight.edge_node.drafting import DraftingConfig, drafters_of
 from firstlight.shared.blocks import block_hashes, root_hash, tenant_salt
 from firstlight.shared.clock import monotonic_s
+from firstlight.shared.engine.oracle import OracleConfig
 from firstlight.shared.errors import CapacityError, FirstlightError, PeerError, RequestError
 from firstlight.shared.proto import core_pb2
 from firstlight.shared.proto.convert import to_commits, to_failed
@@ -231,17 +233,27 @@ async def test_what_came_before_an_error_is_taken_before_it(mesh: Mesh) -> None:
     answer.close()
 
 
+async def test_a_drafter_that_drafts_on_and_is_always_wrong_changes_no_id(mesh: Mesh) -> None:
+    config = DraftingConfig(oracle=OracleConfig(acceptance=1.0, token_ms=1.0))
+    mesh.pipeline.drafters = drafters_of(config, answer_ids=lambda: range(1, 100))
+    ids, *_, stats = await read(mesh, ask(seed=8))
+    assert ids == alone(8)
+    count = stats.hints["edge-oracle"]
+    assert count.offered > 40
+    assert count.accepted < 5, "it foretells timed cores, and this is none"
+
+
 async def test_drafts_see_every_id_once_and_in_order(
     mesh: Mesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
     calls: list[int] = []
 
-    def after(self: Draft, fresh: tuple[int, ...], stream: TokenStream) -> None:
-        seen.extend(fresh)
+    def follow(self: NgramDraft, stream: TokenStream, now: float, rtt_ms: float) -> None:
+        seen.extend(stream.ids[len(seen) :])
         calls.append(stream.position)
 
-    monkeypatch.setattr(Draft, "after", after)
+    monkeypatch.setattr(NgramDraft, "follow", follow)
     ids, *_ = await read(mesh, ask(seed=8))
     assert seen == ids[:-1]  # nothing follows the last
     assert len(calls) > 10
@@ -250,7 +262,7 @@ async def test_drafts_see_every_id_once_and_in_order(
 async def test_nothing_is_drafted_for_an_answer_that_was_closed(
     mesh: Mesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Draft, "after", lambda *_: pytest.fail("it was drafted"))
+    monkeypatch.setattr(NgramDraft, "hint", lambda *_: pytest.fail("it was drafted"))
     mesh.pipeline.open(ask(seed=8)).close()
     await asyncio.sleep(0.01)
 
