@@ -56,6 +56,8 @@ async def main(settings: CoreSettings, stop: asyncio.Event) -> None:
 async def _main(
     settings: CoreSettings, stop: asyncio.Event, history: History | None, state: Failing
 ) -> None:
+    if settings.drafting.oracle is not None and settings.model.timed is None:
+        raise ConfigError("drafting.oracle is given, expected null: it foretells model.timed alone")
     host, _ = rpc.split_address(settings.listen)
     files = node_files(
         settings.tls,
@@ -78,7 +80,8 @@ async def _main(
         loaded.engine,
         loaded.offer,
         hint_ids_max=loaded.hint_ids_max,
-        ngram=settings.drafting.ngram,
+        drafting=settings.drafting,
+        foretold=loaded.foretold,
         below=disk,
         prepare=loaded.prepare,
     )

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from firstlight.core_node.drafting import DraftingSection
 from firstlight.core_node.kv.disk import DiskConfig
 from firstlight.core_node.kv.index import IndexConfig
 from firstlight.shared.config import Region, Seconds, Settings
@@ -30,14 +31,6 @@ class ModelSection:
     threads: int = 1
     """Of one step. With torch's kernels it is part of the numerics class: cores that shall continue
     each other's answers have the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class DraftingSection:
-    """Hints that the core makes for itself."""
-
-    ngram: bool = True
-    """What followed the last time that the text looked like this."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from firstlight.shared import telemetry
 from firstlight.shared.errors import FirstlightError
 from firstlight.shared.types import Commit, Done, Load, Role
 
-SOURCES = frozenset({"edge-ngram", "edge-model", "core-ngram"})
+SOURCES = frozenset({"edge-ngram", "edge-model", "edge-oracle", "core-ngram", "core-oracle"})
 """Sources with a label of their own; edges may name others."""
 ENGINE = "0"
 """vLLM numbers the engines of a process; a core has one."""

@@ -15,6 +15,7 @@ from firstlight.core_node.admission import Offer
 from firstlight.core_node.backends.backend import Batch
 from firstlight.core_node.backends.native import NativeBackend
 from firstlight.core_node.config import KvSection
+from firstlight.core_node.drafting import DraftingSection
 from firstlight.core_node.kv.disk import DiskTier
 from firstlight.core_node.kv.index import connect_index
 from firstlight.core_node.kv.memory import KvMemory
@@ -83,7 +84,11 @@ async def core(
     runner = PacedRunner(limits.blocks)
     engine = Engine(runner, limits)
     backend = NativeBackend(
-        engine, Offer(("m",), "t", runner.vocab, 512), hint_ids_max=7, ngram=False, below=disk
+        engine,
+        Offer(("m",), "t", runner.vocab, 512),
+        hint_ids_max=7,
+        drafting=DraftingSection(ngram=False),
+        below=disk,
     )
     files = issue(ensure_ca(folder / "ca"), Role.CORE, name, ["127.0.0.1"], folder / name)
     info = NodeInfo(name, Role.CORE, 1, "eu", "127.0.0.1:0", "class", ("m",), "t", 512)

@@ -10,6 +10,7 @@ from doubles import VOCAB, PagedRunner, config
 from firstlight.core_node.admission import Offer
 from firstlight.core_node.backends.backend import Batch
 from firstlight.core_node.backends.native import NativeBackend
+from firstlight.core_node.drafting import DraftingSection
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.plan import StepPlan, StepRows
 from firstlight.shared.errors import ErrorKind
@@ -88,5 +89,7 @@ def build(*, ngram: bool = False, **changes: object) -> Bench:
     runner = GatedRunner()
     limits = config(**changes)
     engine = Engine(runner, limits)
-    backend = NativeBackend(engine, OFFER, hint_ids_max=limits.hint_ids_max, ngram=ngram)
+    backend = NativeBackend(
+        engine, OFFER, hint_ids_max=limits.hint_ids_max, drafting=DraftingSection(ngram=ngram)
+    )
     return Bench(backend, engine, runner)

@@ -12,6 +12,7 @@ import doubles
 
 from firstlight.core_node.admission import Offer
 from firstlight.core_node.backends.native import NativeBackend
+from firstlight.core_node.drafting import DraftingSection
 from firstlight.core_node.history import CoreHistory, core_figures
 from firstlight.core_node.meter import Meter
 from firstlight.core_node.server import LinkServer
@@ -110,7 +111,9 @@ class Mesh:
         config = doubles.config(**given)
         engine = Engine(SlowRunner(config.blocks), config)
         offer = Offer((MODEL,), TOKENIZER, vocab=doubles.VOCAB, context_max=config.context_max)
-        backend = NativeBackend(engine, offer, hint_ids_max=config.hint_ids_max, ngram=False)
+        backend = NativeBackend(
+            engine, offer, hint_ids_max=config.hint_ids_max, drafting=DraftingSection(ngram=False)
+        )
         info = NodeInfo(name, Role.CORE, 1, region, "-", "class", (MODEL,), TOKENIZER, 2048)
         history = self._history(name, Role.CORE)
         story = None if history is None else CoreHistory(history, info.numerics_class)

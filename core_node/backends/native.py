@@ -1,8 +1,8 @@
 """Our own engine as a backend: on a thread of its own, fed from a bounded inbox.
 
 Each turn of the thread: take in what the links brought, offer each sequence that can use one the
-best continuation from the mailbox (the n-gram drafter beside the core is one more source of it),
-take one step, and hand all results to the event loop in one call. With nothing to do it saves what
+best continuation from the mailbox (`drafting`, beside the engine, is one more source of it), take
+one step, and hand all results to the event loop in one call. With nothing to do it saves what
 it computed to the tier below, if there is one, and sleeps.
 """
 
@@ -17,12 +17,12 @@ from firstlight.core_node.admission import Offer
 from firstlight.core_node.backends.backend import ABORTED, Batch, Broken, Deliver, Failure
 from firstlight.core_node.backends.inbox import Found, Inbox, Opened
 from firstlight.core_node.backends.saver import LowerTier, Saver
+from firstlight.core_node.drafting import CoreDrafting, DraftingSection, Foretold
 from firstlight.core_node.mailbox import Mailbox
 from firstlight.core_node.step_log import StepLog, StepRecord, drafts, step_record
 from firstlight.core_node.timeline import Timelines
 from firstlight.shared.blocks import BlockCounts, Buffer
 from firstlight.shared.clock import monotonic_s, sleep_s
-from firstlight.shared.drafting.ngram import NgramDrafter
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.plan import Outcome, StepResult, Turn, TurnEvent
 from firstlight.shared.errors import CapacityError, FirstlightError, RequestError
@@ -38,7 +38,6 @@ SAVE_AT_END_S = 2.0
 IDLE_STEP_S = 0.05
 """How long to sleep while all sequences wait for credit, unless something arrives."""
 STOP_S = 10.0
-NGRAM_SOURCE = "core-ngram"
 
 
 class NativeBackend:
@@ -50,7 +49,8 @@ class NativeBackend:
         offer: Offer,
         *,
         hint_ids_max: int,
-        ngram: bool,
+        drafting: DraftingSection,
+        foretold: Foretold | None = None,
         below: LowerTier | None = None,
         prepare: Callable[[], None] = lambda: None,
     ) -> None:
@@ -59,13 +59,12 @@ class NativeBackend:
         self._prepare = prepare
         self._engine = engine
         self._hint_ids_max = hint_ids_max
-        self._ngram = ngram
         self._saver = None if below is None else Saver(engine, below)
         self._mailbox = Mailbox(offer.vocab)
+        self._drafting = CoreDrafting(drafting, self._mailbox, foretold)
         self._timelines = Timelines()
         self._log = StepLog()
         self._endings: list[tuple[str, str]] = []
-        self._drafters: dict[str, NgramDrafter] = {}
         self._epochs: dict[str, int] = {}
         self._changed = threading.Condition()
         self._inbox = Inbox()
@@ -266,8 +265,7 @@ class NativeBackend:
                 continue
             self._epochs[handle] = item.epoch
             self._mailbox.open(handle, item.request.prompt, item.committed)
-            if self._ngram:
-                self._drafters[handle] = NgramDrafter((*item.request.prompt, *item.committed))
+            self._drafting.open(item.request, item.committed)
         return failures
 
     def _tell(self, inbox: Inbox) -> None:
@@ -313,11 +311,9 @@ class NativeBackend:
             tell([None] * len(hashes))
 
     def _offer_hints(self) -> None:
-        for handle, position in self._engine.next_positions().items():
-            drafter = self._drafters.get(handle)
-            if drafter is not None and (ids := drafter.propose(self._hint_ids_max)):
-                start, chain = self._mailbox.tip(handle)
-                self._mailbox.hint(Hint(handle, start, chain, tuple(ids), NGRAM_SOURCE))
+        positions = self._engine.next_positions()
+        self._drafting.offer(self._engine, positions, self._hint_ids_max)
+        for handle, position in positions.items():
             found = self._mailbox.candidate(handle, self._hint_ids_max)
             if found.ids and found.start == position:
                 self._engine.candidate(handle, found.start, found.ids, found.sources)
@@ -369,9 +365,7 @@ class NativeBackend:
     def _commit(self, outcome: Outcome, now: float) -> Commit:
         handle = outcome.request
         self._mailbox.verified(handle, outcome.verified)
-        drafter = self._drafters.get(handle)
-        if drafter is not None:
-            drafter.append(outcome.ids)
+        self._drafting.committed(handle, outcome.position, outcome.ids)
         if outcome.started_s is not None:
             self.note(handle, "first id")
         return Commit(
@@ -406,7 +400,7 @@ class NativeBackend:
 
     def _forget(self, handle: str) -> tuple[tuple[str, HintCount], ...]:
         self._epochs.pop(handle, None)
-        self._drafters.pop(handle, None)
+        self._drafting.forget(handle)
         return self._mailbox.close(handle)
 
     def _look(self) -> None:

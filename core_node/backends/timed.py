@@ -11,6 +11,7 @@ from hashlib import blake2b
 
 from firstlight.core_node.admission import Offer
 from firstlight.core_node.config import ModelSection
+from firstlight.core_node.drafting import Foretold
 from firstlight.core_node.loaded import Loaded, as_it_is, warm
 from firstlight.shared.blocks import Buffer, kv_namespace
 from firstlight.shared.clock import monotonic_s, sleep_s
@@ -19,14 +20,20 @@ from firstlight.shared.engine.kv.manager import Moves
 from firstlight.shared.engine.plan import EngineConfig, Runner, StepPlan, StepRows
 from firstlight.shared.engine.steptable import TABLES, StepTable
 from firstlight.shared.engine.timed import TimedRunner
+from firstlight.shared.engine.timed_ids import whole_texts
 from firstlight.shared.model_files import default_model_path
-from firstlight.shared.text.tokenizer import Tokenizer, load_tokenizer
+from firstlight.shared.text.tokenizer import load_tokenizer
+
+FOLLOWS_S = 0.005
+"""A step that is begun so soon after the one before is taken to follow it at once."""
 
 
 class PacedRunner:
     """`plan.Runner` that waits, off the interpreter's lock, until the time of a step is over.
 
-    A step whose ids take longer than that to make is late, and says how long it really took.
+    What tables say was measured from step to step, with all that an engine does between two of
+    them; so a step that follows another begins when that one was due. A step whose ids take longer
+    than its time to make is late, and says how long it really took.
     """
 
     def __init__(
@@ -37,6 +44,9 @@ class PacedRunner:
         wait_s: Callable[[float], None] = sleep_s,
     ) -> None:
         self._timed, self._now_s, self._wait_s = timed, now_s, wait_s
+        self._ended_s = 0.0
+        """When the latest step was due, or over if it was late."""
+        self._delay_s = 0.0
 
     @property
     def vocab(self) -> int:
@@ -51,11 +61,21 @@ class PacedRunner:
     def run(self, plan: StepPlan) -> StepRows:
         """The rows, once their time is over."""
         began_s = self._now_s()
+        if began_s - self._ended_s < FOLLOWS_S:
+            began_s = self._ended_s
         rows = self._timed.run(plan)
-        left_s = began_s + rows.ms / 1000 - self._now_s()
+        began_s, self._delay_s = began_s + self._delay_s, 0.0
+        due_s = began_s + rows.ms / 1000
+        left_s = due_s - self._now_s()
         if left_s > 0:
             self._wait_s(left_s)
-        return StepRows(rows.sampled, (self._now_s() - began_s) * 1000)
+        ended_s = self._now_s()
+        self._ended_s = due_s if left_s > 0 else ended_s
+        return StepRows(rows.sampled, (ended_s - began_s) * 1000)
+
+    def delay(self, seconds: float) -> None:
+        """The next step begins so much later: it waits for somebody who drafts beside it."""
+        self._delay_s += seconds
 
     def move(self, moves: Moves) -> None:
         """As the runner does; the next step pays for it."""
@@ -90,17 +110,19 @@ def load_timed(
     path = section.path or default_model_path()
     tokenizer, table = load_tokenizer(path), _table(section)
     limits = wanted.fitted(wanted.context_max)
+    answer_ids = whole_texts(tokenizer.vocab, tokenizer.token_bytes)
     runner = TimedRunner(
         table,
         blocks=limits.blocks,
         host_blocks=limits.host_blocks,
         vocab=tokenizer.vocab,
-        answer_ids=whole_texts(tokenizer),
+        answer_ids=answer_ids,
     )
     if limits.copy_bytes_per_s is None and table.block_copy_ms:
         bytes_per_s = runner.block_bytes / table.block_copy_ms * 1000
         limits = replace(limits, copy_bytes_per_s=bytes_per_s)
-    engine = Engine(around(PacedRunner(runner)), limits)
+    paced = PacedRunner(runner)
+    engine = Engine(around(paced), limits)
     offer = Offer(
         models=(section.name or path.resolve().stem,),
         tokenizer_hash=tokenizer.hash,
@@ -117,16 +139,8 @@ def load_timed(
         numerics_class=numerics_class,
         namespace=kv_namespace("timed", layout, numerics_class),
         prepare=lambda: None,
+        foretold=Foretold(answer_ids, paced.delay),
     )
-
-
-def whole_texts(tokenizer: Tokenizer) -> list[int]:
-    """Ids whose bytes are whole characters that can be printed."""
-    texts = (
-        (id_, tokenizer.token_bytes(id_).decode("utf-8", "replace"))
-        for id_ in range(tokenizer.vocab)
-    )
-    return [id_ for id_, text in texts if text.isprintable() and "\ufffd" not in text and text]
 
 
 def _table(section: ModelSection) -> StepTable:

@@ -121,3 +121,36 @@ def pays(acceptance: float, times: StepTimes, *, rows: int, sequences: int, most
         if expected / times.ms(rows + extra) > plain:
             return True
     return False
+
+
+def worth_drafting(
+    acceptance: float,
+    times: StepTimes,
+    *,
+    sequences: int,
+    odds: Sequence[float],
+    token_ms: float,
+    most: int,
+) -> tuple[int, int]:
+    """(behind how many ids of a candidate, how many) to draft for each of `sequences`.
+
+    The step waits for the drafter: `token_ms` an id, one sequence after the other. With k ids
+    behind the first b of a candidate, whose ids have these `odds`, it yields in ids a ms
+
+        sequences · (1 + Σ odds[:b] + o · (a + a² + … + aᵏ)) / (step_ms + sequences · k · token_ms)
+
+    where o are the odds that those b are right. The best b and k, b + k up to `most`; what is left
+    of the candidate gives way. No id at all is one possibility.
+    """
+    alone_ms = [times.ms(sequences * (1 + rows)) for rows in range(most + 1)]
+    best, chosen = 0.0, (0, 0)
+    for behind in range(min(len(odds), most), -1, -1):
+        chain = odds[behind - 1] if behind else 1.0
+        expected = 1.0 + sum(odds[:behind])
+        for count in range(most - behind + 1):
+            rate = expected / (alone_ms[behind + count] + sequences * count * token_ms)
+            if rate > best:
+                best, chosen = rate, (behind, count)
+            chain *= acceptance
+            expected += chain
+    return chosen

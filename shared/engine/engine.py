@@ -13,7 +13,7 @@ from functools import partial
 from math import inf
 
 from firstlight.shared.blocks import BLOCK_TOKENS, BlockCounts, Buffer
-from firstlight.shared.drafting.controller import Controller
+from firstlight.shared.drafting.controller import Controller, worth_drafting
 from firstlight.shared.drafting.steptimes import StepTimes
 from firstlight.shared.engine.check import check_request
 from firstlight.shared.engine.kv.manager import KvManager
@@ -293,6 +293,32 @@ class Engine:
             for sequence in self._scheduler.all()
             if sequence.draft_max > 0 and sequence.behind <= chunk
         }
+
+    def worth_drafting(
+        self, request: str, sources: tuple[str, ...], source: str, token_ms: float
+    ) -> tuple[int, int]:
+        """(behind how many ids of a candidate, how many ids) to draft for the next step.
+
+        `sources` says who offered each id of the candidate. The step waits for the drafter,
+        `token_ms` an id. Where that does not pay there is nothing to draft, but for one id of a
+        request that probes; nor is there in a step that prefills.
+        """
+        running = [one for one in self._scheduler.all() if one.queued_since_s is None]
+        sequence, controller = self._scheduler.get(request), self._controller
+        if sequence not in running or any(one.behind > 1 for one in running):
+            return 0, 0
+        most = min(self._config.hint_ids_max, sequence.draft_max)
+        behind, count = worth_drafting(
+            controller.acceptance(request, source),
+            self._times,
+            sequences=len(running),
+            odds=controller.survival(request, sources),
+            token_ms=token_ms,
+            most=most,
+        )
+        if not count and not sources and controller.probes(request):
+            count = min(1, most)
+        return behind, count
 
     def _check_capacity(self, here: int) -> None:
         config, scheduler = self._config, self._scheduler

@@ -17,6 +17,7 @@ from firstlight.core_node import app
 from firstlight.core_node.admission import Offer
 from firstlight.core_node.backends.native import NativeBackend
 from firstlight.core_node.config import CoreSettings
+from firstlight.core_node.drafting import DraftingSection
 from firstlight.core_node.kv.memory import KvMemory
 from firstlight.core_node.kv.seal import BlockSeals
 from firstlight.shared import rpc
@@ -74,7 +75,10 @@ async def served(
 ) -> AsyncIterator[Running]:
     limits = config(speculation="always")
     backend = NativeBackend(
-        Engine(TurningRunner(steps_good), limits), OFFER, hint_ids_max=7, ngram=True
+        Engine(TurningRunner(steps_good), limits),
+        OFFER,
+        hint_ids_max=7,
+        drafting=DraftingSection(ngram=True),
     )
     settings = CoreSettings(node="core-eu", listen="127.0.0.1:0", drain_s=30.0)
     files = issue(ensure_ca(folder / "ca"), Role.CORE, "core-eu", ["127.0.0.1"], folder / "core")

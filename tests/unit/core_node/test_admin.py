@@ -10,6 +10,7 @@ from doubles import VOCAB, config, engine, request
 from firstlight.core_node.admin import Admin
 from firstlight.core_node.admission import Offer
 from firstlight.core_node.backends.native import NativeBackend
+from firstlight.core_node.drafting import DraftingSection
 from firstlight.core_node.meter import Meter
 from firstlight.shared.blocks import BlockCounts
 from firstlight.shared.errors import ConfigError
@@ -21,7 +22,10 @@ DISK = BlockCounts(free=5, used=1, cached=4, total=10)
 def build(draining: bool = False) -> Admin:
     made, _ = engine()
     backend = NativeBackend(
-        made, Offer(("m",), "t", VOCAB, 256), hint_ids_max=config().hint_ids_max, ngram=False
+        made,
+        Offer(("m",), "t", VOCAB, 256),
+        hint_ids_max=config().hint_ids_max,
+        drafting=DraftingSection(ngram=False),
     )
     backend.open(request("a"), 1, (), 99)
     load = Load(running=3, queued=1, draining=draining)

@@ -1,11 +1,15 @@
 """The settings of a core."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from firstlight.core_node.app import main
 from firstlight.core_node.config import CoreSettings
+from firstlight.core_node.drafting import DraftingSection
 from firstlight.shared.config import load_settings, print_settings
+from firstlight.shared.engine.oracle import OracleConfig
 from firstlight.shared.engine.plan import EngineConfig, Slas
 from firstlight.shared.errors import ConfigError
 
@@ -79,3 +83,16 @@ def test_a_section_that_refuses_its_values_hides_no_other_mistake(tmp_path: Path
 def test_a_value_that_no_mesh_can_use_is_named(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match=text.split(":", maxsplit=1)[0]):
         load(tmp_path, text)
+
+
+def test_a_drafter_that_foretells_a_timed_core_is_a_setting(tmp_path: Path) -> None:
+    settings = load(tmp_path, "drafting: {ngram: false, oracle: {acceptance: 0.9, token_ms: 2}}")
+    assert settings.drafting == DraftingSection(ngram=False, oracle=OracleConfig(0.9, 2.0))
+    with pytest.raises(ConfigError, match=r"drafting\.oracle: .*acceptance is 2"):
+        load(tmp_path, "drafting: {oracle: {acceptance: 2}}")
+
+
+async def test_it_is_refused_beside_a_core_that_computes(tmp_path: Path) -> None:
+    settings = load(tmp_path, "drafting: {oracle: {acceptance: 0.9}}")
+    with pytest.raises(ConfigError, match=r"drafting\.oracle"):
+        await main(settings, asyncio.Event())

@@ -3,11 +3,12 @@
 import pytest
 from doubles import config
 
-from firstlight.core_node.backends.timed import PacedRunner, load_timed, whole_texts
+from firstlight.core_node.backends.timed import PacedRunner, load_timed
 from firstlight.core_node.config import ModelSection
 from firstlight.shared.engine.plan import StepPlan, StepRows
 from firstlight.shared.engine.steptable import H100_70B, StepTable
 from firstlight.shared.engine.timed import TimedRunner
+from firstlight.shared.engine.timed_ids import whole_texts
 from firstlight.shared.model_files import default_model_path
 from firstlight.shared.text.tokenizer import load_tokenizer
 
@@ -44,6 +45,29 @@ def test_a_step_that_is_late_waits_for_nothing_and_says_how_long_it_took():
     assert not clock.waits
 
 
+def test_a_step_that_follows_another_begins_when_that_one_was_due():
+    clock = Clock()
+    runner = paced(clock)
+    runner.run(StepPlan(()))
+    clock.now += 0.003  # what an engine does between two steps
+    assert runner.run(StepPlan(())).ms == pytest.approx(20.0)
+    assert clock.now == pytest.approx(100.040)
+    clock.now += 0.050  # nothing to do
+    runner.run(StepPlan(()))
+    assert clock.now == pytest.approx(100.110)
+
+
+def test_a_step_waits_for_a_drafter_and_does_not_count_that_as_its_own_time():
+    clock = Clock()
+    runner = paced(clock)
+    runner.delay(0.004)
+    runner.delay(0.002)
+    assert runner.run(StepPlan(())).ms == pytest.approx(20.0)
+    assert clock.now == pytest.approx(100.026)
+    runner.run(StepPlan(()))
+    assert clock.now == pytest.approx(100.046)
+
+
 def test_a_timed_core_reads_no_weights_and_says_what_it_is():
     limits = config(blocks=64, context_max=100_000, step_max_ms=70.0)
     loaded = load_timed(ModelSection(timed=StepTable(((1, 0.1),)), name="big"), limits)
@@ -64,7 +88,7 @@ def test_timed_cores_continue_each_other_whatever_their_speed_and_share_blocks_o
 
 def test_every_id_of_an_answer_can_be_seen():
     tokenizer = load_tokenizer(default_model_path())
-    ids = whole_texts(tokenizer)
+    ids = whole_texts(tokenizer.vocab, tokenizer.token_bytes)
     assert len(ids) > 0.9 * tokenizer.vocab
     assert not set(ids) & set(tokenizer.control.values())
     assert all(tokenizer.decode([id_]).isprintable() for id_ in ids[::50])

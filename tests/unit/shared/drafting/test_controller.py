@@ -1,6 +1,6 @@
 """Which sources get rows: priors, averages, hysteresis, probes."""
 
-from firstlight.shared.drafting.controller import PROBE_EVERY, Controller, pays
+from firstlight.shared.drafting.controller import PROBE_EVERY, Controller, pays, worth_drafting
 from firstlight.shared.drafting.steptimes import StepTimes
 
 FREE_ROWS = StepTimes(((1, 36.0), (8, 36.0)))
@@ -80,3 +80,38 @@ def test_invented_source_names_do_not_grow_the_table():
     for n in range(1000):
         controller.observe("r", f"s{n}", False)
     assert len({controller._name(f"s{n}") for n in range(1000)}) <= 33
+
+
+def worth(acceptance, *odds, times=FREE_ROWS, token_ms=2.0, sequences=1, most=7):
+    return worth_drafting(
+        acceptance, times, sequences=sequences, odds=odds, token_ms=token_ms, most=most
+    )
+
+
+def test_a_better_drafter_drafts_more_and_a_slower_one_less():
+    counts = [worth(acceptance)[1] for acceptance in (0.1, 0.5, 0.7, 0.9)]
+    assert counts == sorted(counts)
+    assert 0 < counts[1] < counts[3] == 7
+    assert worth(0.7, token_ms=10.0)[1] < counts[2]
+    assert worth(0.7, token_ms=40.0) == (0, 0)
+
+
+def test_the_best_number_of_drafts_is_the_one_of_the_formula():
+    def rate(k):
+        return sum(0.7**place for place in range(k + 1)) / (36.0 + 3.0 * k)
+
+    assert worth(0.7, token_ms=3.0) == (0, max(range(8), key=rate))
+
+
+def test_a_batch_waits_for_the_drafts_of_all_and_so_drafts_less():
+    times = StepTimes(((1, 36.0), (64, 36.0)))
+    assert worth(0.8, times=times, sequences=8)[1] < worth(0.8, times=times)[1]
+
+
+def test_what_others_foretold_well_is_drafted_behind_and_what_they_did_not_is_dropped():
+    behind, count = worth(0.8, 0.95, 0.9)
+    assert behind == 2
+    assert count > 0
+    behind, count = worth(0.8, 0.1, 0.01)
+    assert behind == 0
+    assert count > 2
