@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from firstlight.infra.judge.run_file import RunFile, read_run
+from firstlight.infra.judge.run_file import ENDING, RunFile, read_run
 from firstlight.shared.errors import ConfigError
 from firstlight.shared.history import LINE_BYTES_MAX, Line, What, decode
 from firstlight.shared.history_file import SUFFIX
@@ -146,7 +146,8 @@ class Evidence:
 
     def explained(self, process: Process) -> bool:
         """Whether a fault of the run accounts for this process' end."""
-        return self.run.struck(process.node, since=process.began.t)
+        still_frozen = self.run.struck(process.node, {"freeze"}, since=float("inf"))
+        return still_frozen or self.run.struck(process.node, ENDING, since=process.began.t)
 
 
 def read_evidence(directories: Sequence[Path]) -> Evidence:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from firstlight.infra.judge.evidence import ENDS, Evidence, Process, Said, Telling
+from firstlight.infra.judge.run_file import LOSING
 from firstlight.infra.judge.verdict import Violation, violation
 from firstlight.shared.errors import ErrorKind
 from firstlight.shared.history import What
@@ -189,7 +190,7 @@ def _strike(epoch: list[Said], evidence: Evidence) -> bool:
     if committed or not left or left[0].fact("how") != LOST:
         return False
     core, since, until = opened.fact("core"), opened.t - SLACK_S, left[0].t + SLACK_S
-    if evidence.run.struck(core, since, until):
+    if evidence.run.struck(core, LOSING, since, until):
         return True
     ends = [process.last.t for process in evidence.of_role("core") if process.node == core]
     return any(since <= end <= until for end in ends)

@@ -6,7 +6,7 @@ histories.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -20,6 +20,11 @@ BYTES_MAX = 16 << 20
 RECOVERY_S = 30.0
 """How soon after a fault something succeeds again, unless the fault says otherwise."""
 
+ENDING = frozenset({"kill", "restart", "region", "memory"})
+"""Kinds of faults that a process ends of."""
+LOSING = ENDING | {"freeze", "slow", "hang", "silent", "partition", "link"}
+"""Kinds after which others may take a core for dead: what it says stops, or comes late."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -27,7 +32,7 @@ class Fault:
 
     t: float
     kind: str
-    """As `kill`, `freeze`, `partition`, `hang`, `slow`."""
+    """As `kill`, `freeze`, `partition`; what no set above has explains nothing."""
     targets: tuple[str, ...]
     """Nodes that it struck: of a partition both ends, of a region all that stand there."""
     until: float | None = None
@@ -61,10 +66,15 @@ class RunFile:
     ended: bool = False
     """The run came to its end, and its nodes were told to stop."""
 
-    def struck(self, node: str, since: float, until: float = float("inf")) -> bool:
-        """Whether a fault struck this node between these times, or lasted into them."""
+    def struck(
+        self, node: str, kinds: Collection[str], since: float, until: float = float("inf")
+    ) -> bool:
+        """Whether such a fault struck this node between these times, or lasted into them."""
         return any(
-            node in fault.targets and fault.t <= until and (fault.until or fault.t) >= since
+            fault.kind in kinds
+            and node in fault.targets
+            and fault.t <= until
+            and (fault.until or fault.t) >= since
             for fault in self.faults
         )
 

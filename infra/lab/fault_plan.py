@@ -144,7 +144,9 @@ def check(fault: Fault, topology: Topology) -> None:
             raise ConfigError(f"{fault.do}: no node is called {fault.node!r}: {known}")
         if node.role not in rule.roles:
             expected = ", ".join(rule.roles)
-            raise ConfigError(f"{fault.do}: {fault.node} has the role {node.role}, expected {expected}")
+            raise ConfigError(
+                f"{fault.do}: {fault.node} has the role {node.role}, expected {expected}"
+            )
     if fault.region is not None and fault.region not in topology.regions:
         known = ", ".join(topology.regions)
         raise ConfigError(f"{fault.do}: no region is called {fault.region!r}: {known}")
