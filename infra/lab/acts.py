@@ -94,6 +94,10 @@ class Acts:
         if fault.node in self._frozen and fault.do not in ("kill", "restart"):
             raise ConfigError(f"{fault.do}: {fault.node} is frozen")
 
+    def runs(self, node: str) -> bool:
+        """Whether its process lives, frozen or not."""
+        return self._running(node) is not None
+
     # Processes.
 
     def _child(self, node: str) -> Child:

@@ -96,6 +96,7 @@ class Faults:
         with self._lock:
             back, self._acts.back = self._acts.back, set()
             away = {node for one in self.active if one.fault.do in APART for node in one.targets}
+            away |= {name for name in mesh.plan.names if not self._acts.runs(name)}
         if not back:
             return
         nodes = [node for node in mesh.plan.names if node in back - away and node in mesh.children]

@@ -216,7 +216,7 @@ class Topology(BaseModel):
             if name in self.regions:
                 yield f"nodes.{name}: a region has this name too"
             if node.disk_mb is not None and node.role != "core":
-                yield f"nodes.{name}.disk_mb: a {node.role} keeps nothing on a disk"
+                yield f"nodes.{name}.disk_mb: only cores keep something on a disk, not {node.role}"
             if node.region not in self.regions:
                 known = ", ".join(self.regions)
                 yield f"nodes.{name}.region: {node.region!r}, expected one of {known}"

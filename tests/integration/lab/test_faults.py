@@ -36,10 +36,10 @@ from firstlight.shared.errors import ConfigError, FirstlightError
 
 CORES = ("near", "far")
 STORY = Question("Once upon a time", seed=3, temperature=0.8, max_tokens=80, ignore_eos=True)
-BLOCKS_SAVED = 6
+BLOCKS_SAVED = 15
 """Of a document, on the disk: enough to be worth reading."""
 SHORT = Question("Say something.", seed=4, max_tokens=4, ignore_eos=True)
-DOCUMENT = Question("All that follows is well known. " * 20, seed=5, max_tokens=8, ignore_eos=True)
+DOCUMENT = Question("All that follows is well known. " * 40, seed=5, max_tokens=8, ignore_eos=True)
 
 
 def topology(histories: Path) -> dict[str, Any]:
@@ -80,13 +80,14 @@ class Bed:
         self,
         question: Question = SHORT,
         on_text: Callable[[str, Reply], None] = lambda text, reply: None,
+        within_s: float = 30.0,
     ) -> Asked:
         url = self.lab.mesh.plan.edges[0].url
         with self.lab.inside("user"):
             asking = ask(
                 url, question, ca_file=self.lab.mesh.ca_file, key=KEY, http="2", on_text=on_text
             )
-            return asyncio.run(asyncio.wait_for(asking, 30))
+            return asyncio.run(asyncio.wait_for(asking, within_s))
 
     def pid(self, node: str) -> int:
         mesh = self.lab.mesh
@@ -173,6 +174,17 @@ def test_a_stream_leaves_a_core_whose_engine_hangs_and_has_the_same_text(bed: Be
     bed.end(hung[0])
 
 
+def test_a_silent_core_takes_a_request_and_says_nothing_until_the_client_leaves(bed: Bed) -> None:
+    core = str(bed.ask().reply.details["core"])
+    silent = bed.do("silent", core)
+    others = [bed.do("refuse", other) for other in CORES if other != core]
+    with pytest.raises(TimeoutError):
+        bed.ask(within_s=1.5)
+    for one in (silent, *others):
+        bed.end(one)
+    assert bed.ask().reply.finish_reason == "length"
+
+
 def test_what_a_core_refuses_another_one_answers(bed: Bed) -> None:
     refusing = bed.do("refuse", "near")
     assert {str(bed.ask(SHORT).reply.details["core"]) for _ in range(3)} == {"far"}
@@ -220,7 +232,7 @@ def test_a_full_disk_costs_a_core_nothing_but_hits(bed: Bed) -> None:
     bed.faults.wait_back(30)
 
 
-@pytest.mark.parametrize("how", ["flip", "truncate", "swap"])
+@pytest.mark.parametrize("how", ["swap", "flip", "truncate"])  # only the last is seen at a start
 def test_spoiled_blocks_are_found_out_and_computed_again(bed: Bed, how: str) -> None:
     question = replace(DOCUMENT, text=f"What is a {how}? {DOCUMENT.text}")
     folder = bed.lab.disks["near"].path / "kv"
@@ -318,7 +330,7 @@ def test_a_process_beyond_its_memory_is_killed_and_started_again(bed: Bed) -> No
     child = bed.lab.mesh.children["far"]
     with suppress(FirstlightError):  # with it the last core is gone
         for number in range(100):
-            bed.ask(replace(DOCUMENT, text=f"{number} {DOCUMENT.text * 4}"))
+            bed.ask(replace(DOCUMENT, text=f"{number} {DOCUMENT.text * 2}"))
     assert eventually(lambda: not child.alive)
     assert bed.lab.ended() == frozenset(), "it may end, for now"
     bed.end(away)

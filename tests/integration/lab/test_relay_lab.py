@@ -5,12 +5,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import yaml
 
+from firstlight.infra.lab.fault_plan import parse
+from firstlight.infra.lab.faults import Faults
 from firstlight.infra.lab.lab import Lab, start_lab
+from firstlight.shared.errors import ConfigError
 
 TOPOLOGY = {
     "regions": {"eu": {}, "us": {}},
@@ -76,3 +81,29 @@ def test_a_user_is_cut_off_and_comes_back(lab: Lab) -> None:
         assert "firstlight: " in chat(lab, "2", code=1)["error"]
         control.change("heal")
         assert chat(lab, "2")["core"] == "core"
+
+
+def test_nodes_fail_without_root_too_but_for_what_needs_it(lab: Lab) -> None:
+    faults = Faults(lab, None, Random(1))
+    for said in (
+        {"do": "freeze", "node": "core"},
+        {"do": "hang", "node": "core"},
+        {"do": "clock", "node": "lb", "shift_s": 60},
+        {"do": "partition", "from": "user", "to": "edge"},
+    ):
+        injected = faults.inject(parse(said))
+        stat = Path(f"/proc/{lab.mesh.children['core'].process.pid}/stat").read_text()
+        assert (stat.rpartition(")")[2].split()[0] == "T") == (said["do"] == "freeze")
+        faults.end(injected)
+        faults.wait_back(30)
+    with pytest.raises(ConfigError, match="disk: core has no disk of its own: that needs root"):
+        faults.inject(parse({"do": "disk", "node": "core"}))
+    assert faults.active == ()
+    assert chat(lab, "2")["core"] == "core"
+
+
+def test_a_restarted_core_serves_behind_its_relay(lab: Lab) -> None:
+    faults = Faults(lab, None, Random(1))
+    faults.inject(parse({"do": "restart", "node": "core"}))
+    faults.wait_back(60)
+    assert chat(lab, "2")["core"] == "core"

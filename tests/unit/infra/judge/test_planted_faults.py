@@ -211,6 +211,12 @@ def died_of_a_partition(run: Altered) -> None:
     run.run["faults"][0]["kind"] = "partition"
 
 
+def died_thawed(run: Altered) -> None:
+    del run.lines["core-eu"][-1]
+    fault = run.run["faults"][0]
+    fault |= {"kind": "freeze", "until": fault["t"] + 1}
+
+
 OTHERS: dict[str, Callable[[Altered], Any]] = {
     "I1 committed twice": committed_twice,
     "I1 core lost one": core_lost_one,
@@ -231,6 +237,7 @@ OTHERS: dict[str, Callable[[Altered], Any]] = {
     "I9 never again": never_again,
     "I9 died of nothing": died_of_nothing,
     "I9 died of a partition": died_of_a_partition,
+    "I9 died thawed": died_thawed,
 }
 
 
@@ -272,6 +279,12 @@ def test_a_poison_is_no_violation_if_two_cores_were_lost_of_faults(
     for at, line in enumerate(run.lines["core-us"]):  # it lives on for long
         run.lines["core-us"][at] = replace(line, t=line.t + 100) if line.t > t else line
     assert {one.invariant for one in run.verdict().violations} == found
+
+
+def test_a_core_that_is_frozen_to_the_end_cannot_say_that_it_stops(run: Altered) -> None:
+    died_thawed(run)
+    run.run["faults"][0]["until"] = float("inf")
+    assert run.verdict().violations == ()
 
 
 def moved_stream_of_left(run: Altered) -> str:

@@ -10,7 +10,14 @@ from firstlight.edge_node.config import EdgeSettings
 from firstlight.edge_node.tenants import Tenants
 from firstlight.global_lb.config import LbSettings
 from firstlight.infra.lab.network import address_v6, addresses
-from firstlight.infra.lab.plan import KEY, TENANT, places_at, plan_lab, write_tenants
+from firstlight.infra.lab.plan import (
+    KEY,
+    TENANT,
+    disk_directory,
+    places_at,
+    plan_lab,
+    write_tenants,
+)
 from firstlight.infra.lab.relay_network import relay_places
 from firstlight.infra.lab.topology import Topology
 from firstlight.infra.mesh_config import MeshPlan, write_configs
@@ -73,6 +80,31 @@ def test_a_nodes_own_settings_go_over_the_laboratorys(tmp_path: Path) -> None:
     planned(NODES, tmp_path)
     core = load_settings(CoreSettings, tmp_path / "core.yaml")
     assert (core.engine.blocks, core.drain_s, core.model.threads) == (99, 7, 1)
+
+
+def test_every_node_has_a_door_for_faults_of_its_own(tmp_path: Path) -> None:
+    planned(NODES, tmp_path)
+    doors = {
+        load_settings(CoreSettings, tmp_path / "core.yaml").faults,
+        load_settings(CoreSettings, tmp_path / "far.yaml").faults,
+        load_settings(EdgeSettings, tmp_path / "edge.yaml").faults,
+        load_settings(LbSettings, tmp_path / "lb.yaml").faults,
+    }
+    assert None not in doors
+    assert len(doors) == 4
+
+
+def test_a_core_with_a_disk_of_its_own_keeps_blocks_on_it(tmp_path: Path) -> None:
+    planned(NODES | {"core": NODES["core"] | {"disk_mb": 10}}, tmp_path)
+    disk = load_settings(CoreSettings, tmp_path / "core.yaml").kv.disk
+    assert disk.directory == disk_directory(tmp_path, "core") / "kv"
+    assert disk.bytes_max == 9 << 20
+    assert load_settings(CoreSettings, tmp_path / "far.yaml").kv.disk.directory is None
+
+
+def test_a_disk_for_who_keeps_nothing_is_a_problem() -> None:
+    told = topology(NODES | {"edge": NODES["edge"] | {"disk_mb": 10}})
+    assert told.problems() == ["nodes.edge.disk_mb: only cores keep something on a disk, not edge"]
 
 
 def test_a_core_without_an_index_in_its_region_does_without(tmp_path: Path) -> None:
