@@ -239,7 +239,7 @@ class LinkServer:
                 self._backend.credit(mine.handle, credit.position)
         for hint in frame.hints:
             self._hint(link, hint)
-        if frame.HasField("ping"):
+        if frame.ping.id:
             link.outbox.pong(frame.ping.id)
             self._wake(link)
 

@@ -59,7 +59,7 @@ async def _main(settings: EdgeSettings, stop: asyncio.Event, history: History | 
     tokenizer, encode_chat = await asyncio.to_thread(_load_text, settings.tokenizer.path)
     memory, rng = MeshMemory(), SystemRandom()
     connect_core = partial(rpc.channel, files=files, peer_role=Role.CORE)
-    pool = LinkPool(memory, connect_core, rng, history=history)
+    pool = LinkPool(memory, connect_core, rng, history=history, config=settings.links)
     router = CoreRouter(
         pool,
         region=settings.region,

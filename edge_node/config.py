@@ -9,6 +9,7 @@ from firstlight.edge_node.http.limits import HttpLimits
 from firstlight.edge_node.journal import JournalConfig
 from firstlight.edge_node.stream_log import StreamsConfig
 from firstlight.edge_node.timeline import TimelineLimits
+from firstlight.edge_node.upstream.warmth import LinksConfig
 from firstlight.shared.config import Region, Seconds, Settings
 from firstlight.shared.tls import FrontConfig, TlsConfig
 
@@ -62,6 +63,7 @@ class EdgeSettings(Settings):
     tokenizer: TokenizerConfig = TokenizerConfig()
     drafting: DraftingConfig = DraftingConfig()
     http: HttpLimits = HttpLimits()
+    links: LinksConfig = LinksConfig()
     timelines: TimelineLimits = TimelineLimits()
     streams: StreamsConfig = StreamsConfig()
     journal: JournalConfig = JournalConfig()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 
+from firstlight.edge_node.upstream.warmth import LinksConfig, Warmth
 from firstlight.edge_node.view import MeshMemory
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import FirstlightError, PeerError
@@ -45,6 +46,8 @@ RTT_PRIOR_MS = 50.0
 UNCOUNTED_MAX = 256
 FRAME_BYTES_MAX = 1 << 20
 """A frame this large takes no more opens, far below what a core would refuse."""
+PADDING_FRAME_BYTES = 16 << 10
+"""Padding goes out in frames of this size, and stops when anything else is to be said."""
 HINTS_WAITING_MAX = 256
 """Hints of one frame not yet written; more are dropped, which is never an error."""
 
@@ -74,6 +77,7 @@ class CoreLink:
         channel: grpc.aio.Channel,
         memory: MeshMemory,
         history: History | None = None,
+        config: LinksConfig | None = None,
     ) -> None:
         self.info = info
         """What the load balancer said of the core, then what the core said itself."""
@@ -96,6 +100,9 @@ class CoreLink:
         self._out_ready = asyncio.Event()
         self._pings: dict[int, float] = {}
         self._ping_id = 0
+        self._warmth = Warmth(config or LinksConfig(), monotonic_s())
+        self._padded: tuple[int, float] | None = None
+        """The ping that ends a piece of padding, and when the piece began."""
         self._liveness = Liveness(monotonic_s())
         self._failure: asyncio.Future[FirstlightError] = asyncio.get_running_loop().create_future()
 
@@ -227,7 +234,10 @@ class CoreLink:
             frames, self._full = [*self._full, self._out], []
             self._out = core_pb2.EdgeFrame()
             for frame in frames:
-                await call.write(frame)
+                if frame.ByteSize():
+                    await call.write(frame)
+            if not self._out_ready.is_set():
+                await self._pad(call)
 
     async def _ping(self) -> None:
         while True:
@@ -237,6 +247,24 @@ class CoreLink:
             self._out.ping.id = self._ping_id
             self._out_ready.set()
             await asyncio.sleep(PING_INTERVAL_S)
+
+    async def _pad(self, call: "Call") -> None:
+        """Send the padding that is due, until something else waits; its last frame is answered."""
+        began_s = monotonic_s()
+        due = self._warmth.due(self.rtt.ms, began_s) if self.rtt.measured else 0
+        if not due:
+            return
+        left = due
+        while left and not self._out_ready.is_set():
+            size = min(left, PADDING_FRAME_BYTES)
+            left -= size
+            ping = core_pb2.Ping(padding=bytes(size))
+            if not left:
+                self._ping_id += 1
+                ping.id = self._ping_id
+                self._padded = (ping.id, began_s)
+            await call.write(core_pb2.EdgeFrame(ping=ping))
+        self._warmth.sent(due - left, monotonic_s())
 
     async def _read(self, call: "Call") -> None:
         async with asyncio.timeout(CONNECT_TIMEOUT_S) as connecting:
@@ -273,8 +301,8 @@ class CoreLink:
     def _heard(self, frame: core_pb2.CoreFrame, now: float, ended: int) -> None:
         """What the frame says of the core itself; `ended`: requests cancelled before it came, all
         of which its load is taken to know of."""
-        if frame.HasField("pong") and (sent := self._pings.pop(frame.pong, None)) is not None:
-            self.rtt.observe((now - sent) * 1e3, now)
+        if frame.HasField("pong"):
+            self._ponged(frame.pong, now)
         try:
             load = from_load(frame.load) if frame.HasField("load") else None
         except PeerError as error:
@@ -285,6 +313,15 @@ class CoreLink:
             self.load, self.load_at_s = load, now
             self._memory.heard(self.info.node, load, now)
             self._ended_since_load = max(0, self._ended_since_load - ended)
+
+    def _ponged(self, ping: int, now: float) -> None:
+        """The round trip of a ping, or of padding, which says nothing of the distance."""
+        if (sent_s := self._pings.pop(ping, None)) is not None:
+            self.rtt.observe((now - sent_s) * 1e3, now)
+        if self._padded is not None and ping >= self._padded[0]:
+            took_ms, self._padded = (now - self._padded[1]) * 1e3, None
+            self._warmth.answered(took_ms, self.rtt.ms, now)
+            self._out_ready.set()  # what is due next need not wait for a ping
 
     def _welcome(self, info: NodeInfo, now: float) -> None:
         if info.node != self.info.node:

@@ -9,6 +9,7 @@ from random import Random
 import grpc
 
 from firstlight.edge_node.upstream.link import CoreLink
+from firstlight.edge_node.upstream.warmth import LinksConfig
 from firstlight.edge_node.view import MeshMemory
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import FirstlightError
@@ -32,12 +33,13 @@ class LinkPool:
         *,
         on_lost: Callable[[str], None] = lambda core: None,
         history: History | None = None,
+        config: LinksConfig | None = None,
     ) -> None:
         """`connect` opens a channel to an address; `on_lost` hears of each link that was up."""
         self._memory = memory
         self.on_lost = on_lost
         self._connect = connect
-        self._history = history
+        self._history, self._config = history, config
         self._rng = rng
         self._links: dict[str, CoreLink] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -93,7 +95,8 @@ class LinkPool:
         """One life of a link; whether it ever came up."""
         info = self._infos[core]
         channel = self._connect(info.address)
-        link = self._links[core] = CoreLink(info, channel, self._memory, self._history)
+        link = CoreLink(info, channel, self._memory, self._history, self._config)
+        self._links[core] = link
         try:
             reason = await link.run()
         except Exception as error:  # a bug of ours: the other requests still need this core

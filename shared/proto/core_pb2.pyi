@@ -109,10 +109,12 @@ class Credit(_message.Message):
     def __init__(self, request: _Optional[str] = ..., position: _Optional[int] = ...) -> None: ...
 
 class Ping(_message.Message):
-    __slots__ = ("id",)
+    __slots__ = ("id", "padding")
     ID_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
     id: int
-    def __init__(self, id: _Optional[int] = ...) -> None: ...
+    padding: bytes
+    def __init__(self, id: _Optional[int] = ..., padding: _Optional[bytes] = ...) -> None: ...
 
 class CoreFrame(_message.Message):
     __slots__ = ("welcome", "commits", "done", "failed", "load", "pong")

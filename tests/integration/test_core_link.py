@@ -52,6 +52,16 @@ async def test_a_ping_is_answered_at_once(core: Core) -> None:
         assert asyncio.get_running_loop().time() - started < 1.0  # not ten load intervals
 
 
+async def test_padding_is_taken_without_an_answer_unless_its_ping_has_a_number(core: Core) -> None:
+    async with core.edge() as edge:
+        await edge.read()
+        for _ in range(4):
+            await edge.send(ping=core_pb2.Ping(padding=bytes(16384)))
+        await edge.send(ping=core_pb2.Ping(id=7, padding=bytes(16384)))
+        answered = [frame.pong for frame in [await edge.read() for _ in range(2)] if frame.pong]
+        assert answered == [7]
+
+
 async def test_one_step_is_one_frame_with_all_commits_and_endings(core: Core) -> None:
     async with core.edge() as edge:
         a, b = await opened(core, edge, "a", "b")

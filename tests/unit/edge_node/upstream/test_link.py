@@ -1,6 +1,7 @@
 """The edge's end of a link: what it counts, and whom it takes for a core."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -8,8 +9,9 @@ import doubles
 import grpc.aio
 
 from firstlight.edge_node.upstream.link import UNCOUNTED_MAX, CoreLink
+from firstlight.edge_node.upstream.warmth import KIB, LinksConfig
 from firstlight.edge_node.view import MeshMemory
-from firstlight.shared.errors import FirstlightError
+from firstlight.shared.errors import FirstlightError, PeerError
 from firstlight.shared.proto import core_pb2, core_pb2_grpc
 from firstlight.shared.proto.convert import to_node
 from firstlight.shared.types import Commit, Done, Failed, NodeInfo, Role
@@ -85,3 +87,75 @@ async def test_a_core_whose_load_cannot_be_is_left_for_that_reason() -> None:
     link, reason = await life_with(Garbled())
     assert link.welcomed
     assert "load.step_ms is nan" in reason.message
+
+
+class Far(core_pb2_grpc.CoreServicer):
+    """Answers pings as if it were far away, and can stop reading in the middle of padding."""
+
+    def __init__(self, stops_after_bytes: int | None = None) -> None:
+        self.pieces: list[int] = []
+        """Padding that was to be answered, whole."""
+        self.padding_bytes = 0
+        self.reads, self.stopped, self.warmed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.before_open: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        """Bytes of padding that came before the first open."""
+        self._stops_after_bytes = stops_after_bytes
+
+    async def Link(self, frames: Any, context: Any) -> None:
+        await context.write(core_pb2.CoreFrame(welcome=core_pb2.Welcome(info=to_node(CORE))))
+        piece = 0
+        async for frame in frames:
+            if frame.opens and not self.before_open.done():
+                self.before_open.set_result(self.padding_bytes)
+            size = len(frame.ping.padding)
+            self.padding_bytes, piece = self.padding_bytes + size, piece + size
+            if self._stops_after_bytes and self.padding_bytes > self._stops_after_bytes:
+                self.stopped.set()
+                await self.reads.wait()
+            if frame.ping.id:
+                if size:
+                    self.pieces.append(piece)
+                    piece = 0
+                    if len(self.pieces) == 2:
+                        self.warmed.set()
+                await asyncio.sleep(0.1)
+                await context.write(core_pb2.CoreFrame(pong=frame.ping.id, load=core_pb2.Load()))
+
+
+@contextlib.asynccontextmanager
+async def linked(core: Far, config: LinksConfig) -> AsyncIterator[CoreLink]:
+    """A link that runs to such a core, which takes 64 KB before it has read them."""
+    server = grpc.aio.server(options=[("grpc.http2.bdp_probe", 0)])
+    core_pb2_grpc.add_CoreServicer_to_server(core, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            link = CoreLink(CORE, channel, MeshMemory(), config=config)
+            running = asyncio.create_task(link.run())
+            try:
+                yield link
+            finally:
+                link.fail(PeerError("the test is over"))
+                await running
+    finally:
+        await server.stop(0)
+
+
+async def test_a_link_to_a_far_core_is_warmed_before_anybody_asks() -> None:
+    core = Far()
+    async with linked(core, LinksConfig(window_bytes=64 * KIB)) as link:
+        async with asyncio.timeout(10):
+            await core.warmed.wait()
+        assert core.pieces == [16 * KIB, 32 * KIB]
+        assert link.rtt.measured
+
+
+async def test_what_is_to_be_said_does_not_wait_for_padding() -> None:
+    core = Far(stops_after_bytes=256 * KIB)
+    config = LinksConfig(window_bytes=1024 * KIB)
+    async with linked(core, config) as link, asyncio.timeout(8):
+        await core.stopped.wait()
+        link.open(doubles.request("r", prompt=(1, 2, 3)), 1, (), Silent(), budget_s=1.0)
+        core.reads.set()
+        assert await core.before_open <= (256 + 128) * KIB
