@@ -43,6 +43,7 @@ CHECKS = (
     Check("ports", ports.look),
     Check("open files", machine.look_files),
     Check("udp buffers", machine.look_udp),
+    Check("tcp after idle", machine.look_tcp),
     Check("memory", machine.look_memory),
     Check("disks", machine.look_disks),
     Check("certificates", certificates.look),

@@ -1,10 +1,11 @@
 """When a link gets padding, and how much: what keeps a long prompt from going out in small pieces.
 
-TCP begins with a window of some ten packets and doubles it each round trip in which it was used up;
-many kernels let it fall again when little is sent. A prompt of 128 KB that meets such a window
-takes three or four round trips to be on its way. So padding goes first: twice as much each time
-that the last came back within one flight, up to what shall go out at once. After that it is looked
-at now and then whether the window still holds, less and less often if it does.
+TCP begins with a window of some ten packets and doubles it each round trip in which it was used up.
+A prompt of 128 KB that meets such a window takes three or four round trips to be on its way. So
+padding goes first: twice as much each time that the last was answered soon, up to what shall go out
+at once. Kernels may let a window fall again when little is sent (the link's pings come too often
+for Linux to do so, as far as was seen), so it is looked at now and then whether it still holds,
+less and less often if it does.
 
 What comes back late is sent once more at once. If that is quick, the window had fallen, and is
 looked at more often from then on; if it is late too, the path carries no more in one flight, and
@@ -22,8 +23,9 @@ WINDOW_BYTES_MAX = 1024 * KIB
 PADDING_BYTES_PER_S_MAX = 16 * KIB * KIB
 RTT_MS_MIN = 5.0
 """Nearer cores get no padding: there a cold window costs less than a step."""
-FLIGHT_ROUND_TRIPS = 1.9
-"""What went out in one flight is back before; a second flight makes it two round trips."""
+LATE_ROUND_TRIPS, LATE_MS = 2.5, 20.0
+"""An answer after so many round trips and so much more is late. In one flight it takes little more
+than one; a whole window through one that has fallen takes five."""
 LOOK_S, LOOK_MIN_S, LOOK_MAX_S = 8.0, 1.0, 60.0
 """Between looks: at first, at least, at most."""
 
@@ -76,7 +78,7 @@ class Warmth:
     def answered(self, took_ms: float, rtt_ms: float, now: float) -> None:
         """All that was due has arrived."""
         self._waits = False
-        late_before, self._late = self._late, took_ms > FLIGHT_ROUND_TRIPS * rtt_ms
+        late_before, self._late = self._late, took_ms > LATE_ROUND_TRIPS * rtt_ms + LATE_MS
         self._next_s = now
         if self._late and not late_before:
             return  # the same once more

@@ -63,6 +63,34 @@ def judge_udp(direction: str, key: str, limit_bytes: int | None) -> Finding:
     return ok(name, f"up to {limit_bytes} bytes")
 
 
+def look_tcp(subject: Subject, proc: Path = Path("/proc")) -> list[Finding]:
+    """Whether links between edges and cores keep their window; on one machine it is no matter."""
+    if not subject.meant or not subject.roles & {Role.EDGE, Role.CORE}:
+        return []
+    ipv4 = proc / "sys/net/ipv4"
+    try:
+        control = (ipv4 / "tcp_congestion_control").read_text("ascii").strip()
+    except OSError:
+        control = ""
+    return [judge_tcp(control, _number(ipv4 / "tcp_slow_start_after_idle"))]
+
+
+def judge_tcp(congestion_control: str, slow_start_after_idle: int | None) -> Finding:
+    """A window that falls in quiet times costs the next long prompt some round trips."""
+    name = "tcp after idle"
+    if slow_start_after_idle is None:
+        return unseen(name, "this system does not show it in /proc")
+    if slow_start_after_idle == 0:
+        return ok(name, "connections keep their window")
+    if congestion_control == "bbr":
+        return ok(name, "bbr keeps its window")
+    return warn(
+        name,
+        "connections begin slowly again, so the edge must send padding to keep links warm",
+        "sudo sysctl -w net.ipv4.tcp_slow_start_after_idle=0",
+    )
+
+
 def look_memory(subject: Subject, proc: Path = Path("/proc")) -> list[Finding]:
     """Whether the nodes fit into memory; a local mesh has two of each."""
     nodes = 1 if subject.meant else 2

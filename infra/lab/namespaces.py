@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,8 @@ QUEUE_PACKETS = 5_000
 """What the kernel keeps of a burst until the router has read it."""
 _CLONE_NEWNET = 0x40000000
 _MINE = "/proc/thread-self/ns/net"
+_IPV4 = Path("/proc/sys/net/ipv4")
+"""Of the namespace of whoever opens it."""
 _IPV6 = Path("/proc/net/if_inet6")
 _IP_TIMEOUT_S = 10
 
@@ -97,6 +99,16 @@ def attach(namespace: Namespace, addresses: Sequence[str]) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def set_ipv4(namespace: Namespace, values: Mapping[str, str]) -> None:
+    """Set what lies below `net/ipv4` for this namespace alone. Raises `ConfigError`."""
+    with namespace.inside():
+        for name, value in values.items():
+            try:
+                (_IPV4 / name).write_text(value, "ascii")
+            except OSError as error:
+                raise ConfigError(f"{name} cannot be {value!r} here: {error.strerror}") from error
 
 
 def missing() -> str:

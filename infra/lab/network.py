@@ -10,7 +10,7 @@ from time import sleep
 
 from firstlight.infra.children import Child, start_python
 from firstlight.infra.lab.control import Control
-from firstlight.infra.lab.namespaces import Namespace, attach, missing, new_namespace
+from firstlight.infra.lab.namespaces import Namespace, attach, missing, new_namespace, set_ipv4
 from firstlight.infra.lab.topology import OPERATOR, Topology
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import ConfigError
@@ -94,6 +94,7 @@ def start_network(
             nodes, fds = [], []
             for node, address in network.addresses.items():
                 namespace = network.namespaces[node] = new_namespace()
+                set_ipv4(namespace, topology.tcp.sysctls)
                 given = [f"{address}/16", f"{address_v6(address)}/64"]
                 fd = attach(namespace, given)
                 devices.callback(os.close, fd)

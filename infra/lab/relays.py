@@ -30,7 +30,9 @@ CANNOT = "relays can delay and cut: no loss, no reordering, no limits, no addres
 
 
 def refuse_impossible(topology: Topology) -> None:
-    """Raise `ConfigError` for a link that relays cannot be."""
+    """Raise `ConfigError` for a link that relays cannot be, or a kernel that they cannot set."""
+    for name in topology.tcp.sysctls:
+        raise ConfigError(f"tcp: {name} is this whole machine's without namespaces")
     for one in topology.nodes:
         for other in set(topology.nodes) - {one}:
             if lacking := _lacking(topology.shape(one, other)):

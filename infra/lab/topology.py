@@ -1,6 +1,7 @@
 """A laboratory's topology file: which nodes stand in which regions, and how far apart they are.
 
     seed: 1
+    tcp: {slow_start_after_idle: false}  # optional: what the nodes' kernel does differently
     regions:
       eu: {place: west-europe}      # optional: places are as far apart as `presets` says
       us: {place: east-us}
@@ -69,6 +70,30 @@ class Node(BaseModel):
     """Of a core: a disk of its own, in memory, for the disk tier of its KV; null: none."""
 
 
+class Tcp(BaseModel):
+    """How TCP behaves at every node. What is null is left as this machine has it."""
+
+    model_config = _MODEL
+
+    congestion_control: Annotated[str, Field(pattern="^[a-z0-9_-]{1,15}$")] | None = None
+    """`reno` is everywhere; others where this machine allows them to all."""
+    slow_start_after_idle: bool | None = None
+    """Whether a connection that sends little begins slowly again; Linux says yes."""
+
+    @property
+    def sysctls(self) -> dict[str, str]:
+        """Names below `net/ipv4`, and values."""
+        idle = self.slow_start_after_idle
+        return {
+            name: value
+            for name, value in (
+                ("tcp_congestion_control", self.congestion_control),
+                ("tcp_slow_start_after_idle", None if idle is None else str(int(idle))),
+            )
+            if value is not None
+        }
+
+
 class LinkRule(BaseModel):
     """What one entry says of links. Fields that do not stand in it are left as they are."""
 
@@ -118,6 +143,7 @@ class Topology(BaseModel):
 
     seed: int = 1
     """Of all lots: loss, jitter, reordering."""
+    tcp: Tcp = Tcp()
     regions: Annotated[dict[str, Region], Field(min_length=1)]
     nodes: Annotated[dict[str, Node], Field(min_length=1, max_length=NODES_MAX)]
     inside: LinkRule = LinkRule.model_validate({"rtt_ms": 0.5})

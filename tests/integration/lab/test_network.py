@@ -13,9 +13,11 @@ from statistics import median
 from time import monotonic, sleep
 
 import pytest
+import yaml
 
 from firstlight.infra.bench.lab_router import round_trips_ms
-from firstlight.infra.lab.network import Network, address_v6
+from firstlight.infra.lab.network import Network, address_v6, start_network
+from firstlight.infra.lab.topology_file import load_topology
 from firstlight.shared.errors import ConfigError, PeerError
 
 PORT = 7001
@@ -51,6 +53,31 @@ def arrives(source: socket.socket, sink: socket.socket, within_s: float = 0.5) -
 
 def test_two_nodes_are_as_far_apart_as_was_asked(network: Network) -> None:
     assert 20.0 <= median(round_trips_ms(network, 30)) < 22.0
+
+
+def test_tcp_is_as_the_topology_says_at_nodes_and_nowhere_else(
+    two_nodes: Path, tmp_path: Path
+) -> None:
+    here = Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle")
+    before, asked = here.read_text(), "0" if here.read_text().strip() == "1" else "1"
+    whole = yaml.safe_load(two_nodes.read_text()) | {"tcp": {"slow_start_after_idle": asked == "1"}}
+    two_nodes.write_text(yaml.safe_dump(whole))
+    network = start_network(load_topology(two_nodes), two_nodes, tmp_path)
+    try:
+        with network.namespace("one").inside():
+            assert here.read_text().strip() == asked
+        assert here.read_text() == before
+    finally:
+        network.close()
+
+
+def test_a_congestion_control_that_is_not_here_is_refused_by_its_name(
+    two_nodes: Path, tmp_path: Path
+) -> None:
+    whole = yaml.safe_load(two_nodes.read_text()) | {"tcp": {"congestion_control": "nonesuch"}}
+    two_nodes.write_text(yaml.safe_dump(whole))
+    with pytest.raises(ConfigError, match="tcp_congestion_control cannot be 'nonesuch' here"):
+        start_network(load_topology(two_nodes), two_nodes, tmp_path)
 
 
 def test_a_node_reaches_itself_without_the_router(network: Network) -> None:

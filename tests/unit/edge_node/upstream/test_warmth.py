@@ -13,7 +13,7 @@ from firstlight.edge_node.upstream.warmth import (
 from firstlight.shared.errors import ConfigError
 
 RTT_MS = 140.0
-QUICK_MS, LATE_MS = RTT_MS + 20, 2 * RTT_MS
+QUICK_MS, LATE_MS = 2 * RTT_MS, 3 * RTT_MS
 PLENTY = LinksConfig(padding_bytes_per_s=1024 * KIB)
 
 

@@ -53,6 +53,36 @@ def test_without_proc_udp_buffers_are_not_looked_at(tmp_path: Path) -> None:
     assert all(one.seen.startswith("not looked at, because") for one in found)
 
 
+def kernel(folder: Path, control: str, after_idle: str) -> Path:
+    ipv4 = folder / "sys/net/ipv4"
+    ipv4.mkdir(parents=True)
+    (ipv4 / "tcp_congestion_control").write_text(control + "\n")
+    (ipv4 / "tcp_slow_start_after_idle").write_text(after_idle + "\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("control", "after_idle", "level"),
+    [("cubic", "1", Level.WARN), ("cubic", "0", Level.OK), ("bbr", "1", Level.OK)],
+)
+def test_a_window_that_falls_in_quiet_times_is_told(
+    tmp_path: Path, control: str, after_idle: str, level: Level
+) -> None:
+    (found,) = machine.look_tcp(edge(tmp_path), kernel(tmp_path, control, after_idle))
+    assert found.level is level
+    assert ("tcp_slow_start_after_idle=0" in found.do) == (level is Level.WARN)
+
+
+def test_windows_are_no_matter_for_a_mesh_on_this_machine(tmp_path: Path) -> None:
+    mesh = Subject(((Role.EDGE, EdgeSettings()),), tmp_path, meant=False)
+    assert machine.look_tcp(mesh, kernel(tmp_path, "cubic", "1")) == []
+
+
+def test_without_proc_windows_are_not_looked_at(tmp_path: Path) -> None:
+    (found,) = machine.look_tcp(edge(tmp_path), tmp_path)
+    assert found.seen.startswith("not looked at, because")
+
+
 def test_a_core_has_no_need_of_udp(tmp_path: Path) -> None:
     core = Subject(((Role.CORE, CoreSettings()),), tmp_path)
     assert machine.look_udp(core, tmp_path) == []

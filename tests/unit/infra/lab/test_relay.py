@@ -14,7 +14,7 @@ from firstlight.infra.lab.paths import Path as Way
 from firstlight.infra.lab.paths import Paths
 from firstlight.infra.lab.relay import PIECE_BYTES, PIECES_MAX, Relay, RelayPlan
 from firstlight.infra.lab.relays import refuse_impossible
-from firstlight.infra.lab.topology import Topology
+from firstlight.infra.lab.topology import Tcp, Topology
 from firstlight.infra.ports import free_ports
 from firstlight.shared.errors import ConfigError
 
@@ -164,3 +164,9 @@ def test_a_link_that_relays_cannot_be_is_refused(link: dict[str, object], said: 
     with pytest.raises(ConfigError, match=f"{said}.*relays can delay and cut"):
         refuse_impossible(topology(**link))
     refuse_impossible(topology(jitter_ms=3))
+
+
+def test_relays_leave_the_kernel_of_this_machine_alone() -> None:
+    changed = topology().model_copy(update={"tcp": Tcp(slow_start_after_idle=False)})
+    with pytest.raises(ConfigError, match="tcp_slow_start_after_idle is this whole machine's"):
+        refuse_impossible(changed)
