@@ -104,6 +104,7 @@ async def _main(
         disk=disk,
         seals=seals,
         block_bytes=loaded.engine.block_bytes,
+        ways=settings.kv.ways,
         connect=partial(rpc.channel, files=files, peer_role=Role.CORE),
     )
     try:

@@ -10,6 +10,8 @@ from firstlight.core_node.kv.index import IndexConfig
 from firstlight.shared.config import Region, Seconds, Settings
 from firstlight.shared.engine.plan import EngineConfig
 from firstlight.shared.engine.steptable import StepTable
+from firstlight.shared.errors import ConfigError
+from firstlight.shared.routing.fetch import Way
 from firstlight.shared.tls import TlsConfig
 
 
@@ -39,11 +41,23 @@ class KvSection:
 
     index: IndexConfig = field(default_factory=IndexConfig)
     disk: DiskConfig = field(default_factory=DiskConfig)
+    ways: tuple[Way, ...] = tuple(Way)
+    """How a prefix that only the disk or another core has may come; the best of them is taken.
+
+    Where a link is dear, `recompute` alone leaves it be. `fetch` alone waits for what is on its way
+    whatever it takes, `split` alone computes beside it. Without both it is computed.
+    """
     mac_key_file: Path | None = None
     """The secret that proves KV to be a core's own; the same for all cores that share KV.
 
     A second line holds the key before the current one. Null: made beside the certificates.
     """
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for ways that are none, or twice the same."""
+        told = ", ".join(self.ways)
+        if not self.ways or len(set(self.ways)) < len(self.ways):
+            raise ConfigError(f"ways is [{told}], not one or more of {', '.join(Way)}, each once")
 
 
 class CoreSettings(Settings):

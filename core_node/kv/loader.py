@@ -11,7 +11,7 @@ requests with one prefix share a load; the last one that ends takes it along.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -50,6 +50,8 @@ DEADLINE = 1.5
 """A load ends after so many times what computing all of it would take,"""
 DEADLINE_S = 5.0
 """and this."""
+FETCH_S_MAX = 60.0
+"""A load ends after this where it must be fetched whatever it costs."""
 ROOM_SHARE = 0.75
 """Of the host tier, for one load, which is one call: what does not fit is computed."""
 
@@ -130,11 +132,14 @@ class Loader:
         seals: BlockSeals,
         block_bytes: int,
         host_blocks: int,
+        ways: Collection[Way] = tuple(Way),
     ) -> None:
-        """`host_blocks`: of the host tier, where what is loaded lands."""
+        """`host_blocks`: of the host tier, where what is loaded lands. `ways` are allowed."""
         self._engine, self._index, self._disk = engine, index, disk
         self._peers, self._seals, self._block_bytes = peers, seals, block_bytes
         self._room_blocks = min(int(host_blocks * ROOM_SHARE), HASHES_MAX)
+        self._ways = ways
+        self._must_fetch = set(ways) == {Way.FETCH}
         self._disk_speed = Throughput(DISK_BYTES_PER_S_PRIOR)
         self._finding: dict[str, asyncio.Task[None]] = {}
         """Handles whose prefix is looked for."""
@@ -252,7 +257,7 @@ class Loader:
             peer_ms = peer.throughput.ms(self._block_bytes, now)
             mean_ms = ((disk - start) * disk_ms + (end - disk) * peer_ms) / blocks
             source = Source(peer.rtt.ms, mean_ms, peer.throughput.measured(now))
-        plan = plan_prefix(blocks, each_ms, source)
+        plan = plan_prefix(blocks, each_ms, source, self._ways)
         return Find(
             hashes=prefix.hashes,
             here=prefix.here,
@@ -274,7 +279,8 @@ class Loader:
     def _begin(self, find: Find) -> _Load:
         hold_s = 0.0
         if find.plan.way is Way.FETCH and find.start == find.here:  # else there is much to compute
-            hold_s = (LATE * find.plan.ms + LATE_MS) / 1000
+            late_s = (LATE * find.plan.ms + LATE_MS) / 1000
+            hold_s = FETCH_S_MAX if self._must_fetch else late_s
         now = monotonic_s()
         load = _Load(find, find.end, set(), now + hold_s, now)
         self._loads[find.hashes[find.end - 1]] = load
@@ -312,8 +318,9 @@ class Loader:
 
     async def _load(self, load: _Load) -> None:
         find = load.find
+        late_s = DEADLINE * find.compute_ms / 1000 + DEADLINE_S
         try:
-            async with asyncio.timeout(DEADLINE * find.compute_ms / 1000 + DEADLINE_S):
+            async with asyncio.timeout(FETCH_S_MAX if self._must_fetch else late_s):
                 from_peer = find.peer is None or await self._try_peer(load, find.peer)
                 load.done = from_peer and await self._from_disk(load)
                 load.fate = "done" if load.done else load.fate

@@ -7,7 +7,7 @@ A part that is not configured, or has failed, is a part that never has anything.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -24,6 +24,7 @@ from firstlight.core_node.kv.transfer import BlocksService
 from firstlight.shared import lifecycle
 from firstlight.shared.blocks import BlockCounts
 from firstlight.shared.redis_client import Client
+from firstlight.shared.routing.fetch import Way
 from firstlight.shared.routing.sketch import HotPrefixes
 from firstlight.shared.types import MeshView, NodeInfo
 
@@ -54,8 +55,12 @@ class KvMemory:
         seals: BlockSeals,
         block_bytes: int,
         connect: Callable[[str], grpc.aio.Channel],
+        ways: Collection[Way] = tuple(Way),
     ) -> None:
-        """`client`: of the index that `config` describes. `connect`: a channel to an address."""
+        """`client`: of the index that `config` describes. `connect`: a channel to an address.
+
+        `ways`: how a prefix from elsewhere may come.
+        """
         self._backend, self._disk = backend, disk
         self._hot = HotPrefixes()
         self._peers = Peers(info, connect)
@@ -75,6 +80,7 @@ class KvMemory:
             seals=seals,
             block_bytes=block_bytes,
             host_blocks=backend.host_blocks().total,
+            ways=ways,
         )
         self.service = BlocksService(self._read, seals, block_bytes, absent=self._index.gone)
         """Gives blocks to other cores."""

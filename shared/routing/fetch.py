@@ -9,10 +9,14 @@ Split computes x blocks from the front while the others arrive from the back, an
 meet. It is never slower than the better of the two, and a bandwidth that was misjudged moves only
 the meeting point. Fetch alone is worth it where almost nothing would be computed anyway: a step
 cannot be interrupted, and its cores can serve others, or the transfer.
+
+Ways may be forbidden; then it is the best of the others, and to compute where none is left.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 
 GAIN_SHARE_MIN = 0.1
 GAIN_MS_MIN = 20.0
@@ -50,15 +54,20 @@ class Plan:
     reason: str
 
 
-def plan_prefix(blocks: int, compute_ms: float, source: Source) -> Plan:
-    """The best way to get `blocks` blocks that take `compute_ms` each to compute here."""
+def plan_prefix(
+    blocks: int, compute_ms: float, source: Source, ways: Collection[Way] = tuple(Way)
+) -> Plan:
+    """The best of `ways` to get `blocks` blocks that take `compute_ms` each to compute here."""
     recompute = blocks * compute_ms
     fetch = source.wait_ms + blocks * source.block_ms
     front = min(float(blocks), fetch / (compute_ms + source.block_ms)) if fetch else 0.0
     split = front * compute_ms
     told = f"{blocks} blocks: recompute {recompute:.0f} ms, fetch {fetch:.0f}, split {split:.0f}"
-    if recompute - split < max(GAIN_MS_MIN, GAIN_SHARE_MIN * recompute):
+    loaded = split if Way.SPLIT in ways else fetch if Way.FETCH in ways else inf
+    worth = recompute - loaded >= max(GAIN_MS_MIN, GAIN_SHARE_MIN * recompute)
+    if loaded == inf or (Way.RECOMPUTE in ways and not worth):
         return Plan(Way.RECOMPUTE, recompute, told)
-    if source.measured and front < FRONT_SHARE_MIN * blocks:
+    alone = source.measured and front < FRONT_SHARE_MIN * blocks
+    if Way.FETCH in ways and (alone or Way.SPLIT not in ways):
         return Plan(Way.FETCH, fetch, told)
     return Plan(Way.SPLIT, split, told)

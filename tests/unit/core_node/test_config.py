@@ -12,6 +12,7 @@ from firstlight.shared.config import load_settings, print_settings
 from firstlight.shared.engine.oracle import OracleConfig
 from firstlight.shared.engine.plan import EngineConfig, Slas
 from firstlight.shared.errors import ConfigError
+from firstlight.shared.routing.fetch import Way
 
 
 def load(tmp_path: Path, text: str) -> CoreSettings:
@@ -96,3 +97,19 @@ async def test_it_is_refused_beside_a_core_that_computes(tmp_path: Path) -> None
     settings = load(tmp_path, "drafting: {oracle: {acceptance: 0.9}}")
     with pytest.raises(ConfigError, match=r"drafting\.oracle"):
         await main(settings, asyncio.Event())
+
+
+def test_ways_of_a_prefix_may_be_forbidden_and_all_are_allowed_at_first(tmp_path: Path) -> None:
+    assert load(tmp_path, "").kv.ways == (Way.RECOMPUTE, Way.FETCH, Way.SPLIT)
+    assert load(tmp_path, "kv: {ways: [fetch]}").kv.ways == (Way.FETCH,)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("[]", ""), ("[split, split]", "split, split"), ("[swap]", None)]
+)
+def test_ways_that_are_none_twice_the_same_or_unknown_are_refused(
+    tmp_path: Path, text: str, told: str | None
+) -> None:
+    words = r"kv\.ways\.0" if told is None else rf"^kv: .*ways is \[{told}\], not one or more of"
+    with pytest.raises(ConfigError, match=words):
+        load(tmp_path, f"kv: {{ways: {text}}}")

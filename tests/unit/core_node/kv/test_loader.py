@@ -19,6 +19,7 @@ from firstlight.core_node.kv.peers import Peers
 from firstlight.core_node.kv.transfer import Arrived
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.engine.plan import Buffer, Prefix
+from firstlight.shared.routing.fetch import Way
 from firstlight.shared.types import Done, Load, MeshView, NodeInfo, Report, Role
 
 CHAIN = tuple(hash_of(number) for number in range(12))
@@ -72,7 +73,12 @@ def peers() -> Peers:
 
 
 def build(
-    engine: Told, *, disk: DiskTier | None = None, index: Index | None = None, host_blocks: int = 64
+    engine: Told,
+    *,
+    disk: DiskTier | None = None,
+    index: Index | None = None,
+    host_blocks: int = 64,
+    ways: Sequence[Way] = tuple(Way),
 ) -> tuple[Loader, Peers]:
     known = peers()
     made = Loader(
@@ -83,6 +89,7 @@ def build(
         seals=SEALS,
         block_bytes=BLOCK_BYTES,
         host_blocks=host_blocks,
+        ways=ways,
     )
     return made, known
 
@@ -206,4 +213,34 @@ async def test_blocks_at_the_end_that_are_gone_shorten_a_load_and_a_hole_ends_it
     assert [blocks for _, blocks, _ in engine.expected] == [12, 11]
     assert engine.landed == [CHAIN[10], CHAIN[9], CHAIN[8]]
     assert index.absent_from == [12, 8]
+    await made.close()
+
+
+async def test_where_only_fetching_is_allowed_it_waits_for_a_link_however_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def slow(peer: object, channel: object, hashes: Sequence[bytes], *more: object):
+        for index, block_hash in enumerate(hashes):
+            await asyncio.sleep(0.05)
+            yield Arrived(index, bytearray(block_of(CHAIN.index(block_hash))))
+
+    monkeypatch.setattr(loader, "fetch", slow)
+    monkeypatch.setattr(loader, "LATE", 0.0)
+    monkeypatch.setattr(loader, "LATE_MS", 0.0)  # what may be late is not waited for
+    monkeypatch.setattr(loader, "DEADLINE_S", -10.0)  # a load that may be late ends at once
+    engine = Told()
+    made, _ = build(engine, index=Index(), ways=[Way.FETCH])
+    want(made, "a")
+    await until_ended(engine)
+    assert engine.expected == [("a", 12, True)]
+    assert engine.landed == [*reversed(CHAIN)]
+    await made.close()
+
+
+async def test_where_only_computing_is_allowed_nothing_is_brought(disk: DiskTier) -> None:
+    engine = Told()
+    made, _ = build(engine, disk=disk, ways=[Way.RECOMPUTE])
+    want(made, "a")
+    await asyncio.sleep(0.05)
+    assert (engine.expected, engine.landed) == ([], [])
     await made.close()

@@ -1,9 +1,10 @@
 """Recompute, fetch, or both at once."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firstlight.shared.routing.fetch import Source, Way, plan_prefix
+from firstlight.shared.routing.fetch import Plan, Source, Way, plan_prefix
 
 MS = st.floats(0.01, 1e4)
 
@@ -46,3 +47,29 @@ def test_both_at_once_is_never_slower_than_the_better_of_the_two(
     assert plan.ms <= recompute * (1 + 1e-9)
     if plan.way is Way.SPLIT:
         assert plan.ms <= min(recompute, fetch) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("ways", "way"),
+    [
+        ((Way.FETCH,), Way.FETCH),
+        ((Way.SPLIT,), Way.SPLIT),
+        ((Way.RECOMPUTE,), Way.RECOMPUTE),
+        ((Way.FETCH, Way.SPLIT), Way.SPLIT),
+    ],
+)
+def test_what_is_forbidden_is_not_done_however_slow_the_rest_is(
+    ways: tuple[Way, ...], way: Way
+) -> None:
+    slow, fast = Source(wait_ms=0.0, block_ms=1000.0), Source(wait_ms=5.0, block_ms=6.0)
+    assert plan_prefix(100, 100.0, slow, ways).way is way
+    assert plan_prefix(100, 100.0, fast, (way,)).way is way
+
+
+def test_without_both_at_once_the_better_of_the_two_is_done() -> None:
+    ways = (Way.RECOMPUTE, Way.FETCH)
+    better, worse = Source(wait_ms=0.0, block_ms=80.0), Source(wait_ms=0.0, block_ms=95.0)
+    assert plan_prefix(100, 100.0, better, ways) == Plan(
+        Way.FETCH, 8000.0, "100 blocks: recompute 10000 ms, fetch 8000, split 4444"
+    )
+    assert plan_prefix(100, 100.0, worse, ways).way is Way.RECOMPUTE
