@@ -34,8 +34,10 @@ CREDIT_WAIT_S = 10.0
 """A taker that grants nothing for this long is left."""
 SILENT_S = 5.0
 """A giver that sends no piece for this long is left: a megabyte at 2 Mbit/s takes 4 s."""
-WINDOW_BYTES = 16 << 20
-"""Of payload on the way or waiting to be taken in."""
+WINDOW_BYTES_MAX, WINDOW_BYTES_MIN = 16 << 20, 64 << 10
+"""Of payload on the way or waiting to be taken in; at least two pieces."""
+WINDOW_S = 0.25
+"""Between these it is what comes in such a time."""
 
 Context = grpc.aio.ServicerContext[blocks_pb2.Wanted, blocks_pb2.Piece]
 ReadBlocks = Callable[[Sequence[bytes]], Awaitable[list[bytes | None]]]
@@ -208,19 +210,18 @@ async def fetch(
 ) -> AsyncGenerator[Arrived, None]:
     """The taking end: blocks in the order of `hashes`; measures the peer on the way.
 
-    `room` is awaited before more is asked for than one window. Raises `PeerError` when the peer
-    breaks off or is silent, `CapacityError` when it has no room for another taker, `BadBlockError`
-    for bytes that are not the block's.
+    `room` is awaited before more is asked for than the first window. Raises `PeerError` when the
+    peer breaks off or is silent, `CapacityError` when it has no room for another taker,
+    `BadBlockError` for bytes that are not the block's.
     """
     call = blocks_pb2_grpc.BlocksStub(channel).Fetch(wait_for_ready=False)
-    taking = _Taking(hashes, seals, block_bytes)
+    taking, window = _Taking(hashes, seals, block_bytes), Window(block_bytes)
     began_s = monotonic_s()
     first_s: float | None = None
     try:
-        credit = granted = max(WINDOW_BYTES, block_bytes)
-        await call.write(
-            blocks_pb2.Wanted(namespace=seals.namespace, hashes=hashes, credit_bytes=credit)
-        )
+        wanted = blocks_pb2.Wanted(namespace=seals.namespace, hashes=hashes)
+        wanted.credit_bytes = window.granted_bytes
+        await call.write(wanted)
         while taking.next < len(hashes):
             piece = await _read(call, peer)
             if first_s is None:
@@ -230,11 +231,10 @@ async def fetch(
             arrived = taking.take(piece)
             if arrived is not None:
                 yield arrived
-            credit += len(piece.payload)
-            if taking.next < len(hashes) and credit - granted >= WINDOW_BYTES // 4:
+            more = window.widened(taking.bytes, monotonic_s() - first_s)
+            if more and taking.next < len(hashes):
                 await room()
-                granted = credit
-                await call.write(blocks_pb2.Wanted(credit_bytes=granted))
+                await call.write(blocks_pb2.Wanted(credit_bytes=window.granted_bytes))
     except grpc.aio.AioRpcError as error:
         words = error.details() or error.code().name
         if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -247,6 +247,28 @@ async def fetch(
         if first_s is not None:  # a wait for what never came is part of how fast it is
             peer.throughput.observe(taking.bytes, now - first_s, now)
         call.cancel()
+
+
+class Window:
+    """How far the giver may be ahead: by what comes in a quarter of a second, as fast as it comes.
+
+    What is on the way when a load is met is of no use, and the next one waits behind it. While more
+    is not granted, the giver still has credit for a piece, so that it never waits in vain.
+    """
+
+    def __init__(self, block_bytes: int) -> None:
+        self._least_bytes = max(WINDOW_BYTES_MIN, 2 * min(block_bytes, PIECE_BYTES_MAX))
+        self.granted_bytes = self._least_bytes
+        """All that the giver may send since the beginning."""
+
+    def widened(self, come_bytes: int, took_s: float) -> bool:
+        """Grant more if it is worth a message, when so much has come in so long."""
+        lately = come_bytes / took_s * WINDOW_S if took_s > 0 else 0.0
+        window = max(self._least_bytes, int(min(lately, WINDOW_BYTES_MAX)))
+        if come_bytes + window - self.granted_bytes < window // 4:
+            return False
+        self.granted_bytes = come_bytes + window
+        return True
 
 
 class _Taking:

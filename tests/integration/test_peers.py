@@ -247,7 +247,7 @@ async def test_nothing_is_sent_beyond_the_credit(tmp_path: Path) -> None:
 async def test_credit_is_given_as_blocks_are_taken_in(
     tmp_path: Path, section: KvSection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "WINDOW_BYTES", 2 * 128)
+    monkeypatch.setattr(transfer, "WINDOW_BYTES_MIN", 2 * 128)
     async with AsyncExitStack() as stack:
         one, other = await two(stack, tmp_path, section)
         expected = await one.ask(asking("first"))

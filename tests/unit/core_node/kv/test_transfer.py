@@ -1,9 +1,11 @@
-"""Pieces put together: none is believed that does not stand where it must."""
+"""Pieces put together: none is believed that does not stand where it must. And how many come."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from firstlight.core_node.kv.seal import PIECE_BYTES_MAX, BlockSeals
-from firstlight.core_node.kv.transfer import BadBlockError, _Taking
+from firstlight.core_node.kv.transfer import WINDOW_BYTES_MAX, BadBlockError, Window, _Taking
 from firstlight.shared.errors import PeerError
 from firstlight.shared.proto import blocks_pb2
 
@@ -56,3 +58,40 @@ def test_a_piece_of_another_block_is_bad() -> None:
     with pytest.raises(BadBlockError) as caught:
         taking().take(piece(0, 0, of=1))  # type: ignore[arg-type]
     assert caught.value.block_hash == HASHES[0]
+
+
+BLOCK_BYTES = 32 << 10
+
+
+def ahead_bytes(bytes_per_s: float, *, block_bytes: int = BLOCK_BYTES) -> int:
+    """How far a giver may be ahead after a second in which so much came, a block at a time."""
+    window, come_bytes = Window(block_bytes), 0
+    while come_bytes < bytes_per_s:
+        come_bytes += min(block_bytes, PIECE_BYTES_MAX)
+        window.widened(come_bytes, come_bytes / bytes_per_s)
+    return window.granted_bytes - come_bytes
+
+
+def test_a_fast_giver_may_be_far_ahead_and_a_slow_one_only_by_two_blocks() -> None:
+    assert ahead_bytes(1e9) > WINDOW_BYTES_MAX * 0.7
+    assert ahead_bytes(1e5) <= 2 * BLOCK_BYTES
+
+
+def test_what_is_on_the_way_comes_within_a_quarter_of_a_second() -> None:
+    for bytes_per_s in (1e6, 1e7, 5e7):
+        assert 0.15 < ahead_bytes(bytes_per_s) / bytes_per_s <= 0.25
+
+
+@given(
+    st.integers(1, 4 << 20),
+    st.lists(st.floats(0.0, 1.0), min_size=1, max_size=200),
+)
+def test_a_giver_always_has_credit_for_the_next_piece(
+    block_bytes: int, times_s: list[float]
+) -> None:
+    window, come_bytes, took_s = Window(block_bytes), 0, 0.0
+    piece_bytes = min(block_bytes, PIECE_BYTES_MAX)
+    for time_s in times_s:
+        assert window.granted_bytes - come_bytes >= piece_bytes
+        come_bytes, took_s = come_bytes + piece_bytes, took_s + time_s
+        window.widened(come_bytes, took_s)
