@@ -7,15 +7,17 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 
 from firstlight.infra.client.client import open_client
 from firstlight.infra.client.history import AnswerHistory
-from firstlight.infra.client.response import HttpVersion, Marks, StreamResponse
+from firstlight.infra.client.response import Client, HttpVersion, Marks, StreamResponse
 from firstlight.infra.client.sse import Event
 from firstlight.infra.nearest import nearest_edges
 from firstlight.infra.reply import Reply, api_error
@@ -36,6 +38,8 @@ class Question:
     """What to ask; None leaves a value to the API's default."""
 
     text: str
+    api: Literal["chat", "completions"] = "chat"
+    """`completions`: the text is a prompt to be gone on with, without a chat's template."""
     model: str = "auto"
     """`auto` leaves the choice to the edge."""
     seed: int | None = None
@@ -45,11 +49,18 @@ class Question:
     ignore_eos: bool = False
     """Go on to `max_tokens` even if the model would end earlier."""
 
+    @property
+    def path(self) -> str:
+        """Where it is asked."""
+        return "/v1/chat/completions" if self.api == "chat" else "/v1/completions"
+
     def body(self, resume: Mapping[str, Any] | None = None) -> bytes:
-        """The request body for `/v1/chat/completions`, streaming; `resume` asks for the rest."""
+        """The request body, streaming; `resume` asks for the rest."""
+        chat = {"messages": [{"role": "user", "content": self.text}]}
+        asked = chat if self.api == "chat" else {"prompt": self.text}
         fields: dict[str, Any] = {
             "model": self.model,
-            "messages": [{"role": "user", "content": self.text}],
+            **asked,
             "stream": True,
             "seed": self.seed,
             "temperature": self.temperature,
@@ -117,6 +128,8 @@ def _rounded(parts: object) -> dict[str, Any]:
 
 
 OnText = Callable[[str, Reply], None]
+Connect = Callable[[str], AbstractAsyncContextManager[Client]]
+"""A client of the edge at a URL, for one request."""
 
 
 class _Told(Exception):
@@ -136,17 +149,19 @@ async def ask(
     key: str | None = None,
     on_text: OnText = lambda text, reply: None,
     history: History | None = None,
+    connect: Connect | None = None,
 ) -> Asked:
     """Ask the edge at `url`, read the answer to its end; `on_text` sees each piece as it arrives.
 
     When the connection is lost, the rest is asked for at the edges `others` in turn, then at all
     again, `RESUMES_MAX` times in all; what an edge refuses or reports as an error is final, but for
     a 5xx to such a request. Raises the API's error, or `PeerError` if the answer's end cannot be
-    had. `history` is told what came.
+    had. `history` is told what came. `connect` gives the clients, if they shall not be new ones.
     """
-    reply = Reply()
+    reply, urls = Reply(), [url, *others]
+    connect = connect or partial(open_client, http=http, ca_file=ca_file)
     if history is None:
-        return await _ask([url, *others], question, reply, http, ca_file, key, on_text, None)
+        return await _ask(urls, question, reply, connect, key, on_text, None)
     story = AnswerHistory(history)
 
     def seen(text: str, reply: Reply) -> None:
@@ -154,15 +169,14 @@ async def ask(
         on_text(text, reply)
 
     with story.telling(reply):
-        return await _ask([url, *others], question, reply, http, ca_file, key, seen, story)
+        return await _ask(urls, question, reply, connect, key, seen, story)
 
 
 async def _ask(
     urls: Sequence[str],
     question: Question,
     reply: Reply,
-    http: HttpVersion,
-    ca_file: Path | None,
+    connect: Connect,
     key: str | None,
     on_text: OnText,
     story: AnswerHistory | None,
@@ -179,8 +193,8 @@ async def _ask(
             story.asked(reply)
         try:
             async with (
-                open_client(urls[attempt % len(urls)], http, ca_file=ca_file) as client,
-                client.stream("POST", "/v1/chat/completions", headers, body) as response,
+                connect(urls[attempt % len(urls)]) as client,
+                client.stream("POST", question.path, headers, body) as response,
             ):
                 first, answered = first or response.marks, response.headers
                 await _read(response, reply, on_text, resuming=attempt > 0)

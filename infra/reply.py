@@ -75,7 +75,8 @@ class Reply:
         if not isinstance(choice, dict):
             raise PeerError(f"a choice should be an object, got {choice!r:.80}")
         delta = choice.get("delta") or {}
-        added = (delta.get("content") if isinstance(delta, dict) else None) or ""
+        spoken = delta.get("content") if isinstance(delta, dict) else None
+        added = spoken or choice.get("text") or ""
         if choice.get("finish_reason") is not None:
             self.finish_reason = str(choice["finish_reason"])
         self.text += added

@@ -66,7 +66,7 @@ def load_settings(model: type[T], path: Path | None) -> T:
     Raises `ConfigError` with one line an error: the dotted path, the value, what was expected and
     where the value came from.
     """
-    from_file = _read_yaml(path) if path is not None else {}
+    from_file = read_document(path) if path is not None else {}
     from_environment = _read_environment(model)
     try:
         settings = model(**over(from_file, from_environment))
@@ -84,13 +84,18 @@ def load_settings(model: type[T], path: Path | None) -> T:
 
 def load_document(model: type[D], path: Path) -> D:
     """A file that is nobody's settings, read and refused as they are, without environment."""
+    return parse_document(model, read_document(path), path)
+
+
+def parse_document(model: type[D], document: Mapping[str, Any], path: Path) -> D:
+    """What `read_document` gave, checked. Raises `ConfigError`, one line an error."""
     try:
-        document = model.model_validate(_read_yaml(path))
+        parsed = model.model_validate(document)
     except ValidationError as error:
         raise ConfigError("\n".join(_line(item, path, {}) for item in error.errors())) from None
-    for where, value in _not_finite(document.model_dump(), ()):
+    for where, value in _not_finite(parsed.model_dump(), ()):
         raise ConfigError(f"{_dotted(where)}: {value}, expected a finite number ({path})")
-    return document
+    return parsed
 
 
 def environment_of(state: Path) -> dict[str, str]:
@@ -127,7 +132,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> dict[str, Any]:
+    """A YAML file as it stands there; empty if nothing does. Raises `ConfigError`."""
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise ConfigError(f"{path}: larger than {FILE_BYTES_MAX} bytes")

@@ -43,6 +43,26 @@ def up(
     return run_up(topology or EXAMPLE, relay=relay)
 
 
+@app.command()
+def run(
+    scenario: Annotated[
+        str, typer.Argument(metavar="SCENARIO", help="A file, or one that comes with this: a.")
+    ],
+    seed: Annotated[int | None, typer.Option(help="Of all lots; default: the file's.")] = None,
+    histories: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep there what nodes noted, for `judge`.")
+    ] = None,
+    relay: Annotated[bool, typer.Option("--relay", help="Without root: see `lab up`.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one object; the table goes to standard error.")
+    ] = False,
+) -> int:
+    """Run a script of load and faults, and judge it; exit code 0: everything held."""
+    from firstlight.infra.scenario.run import Options, run_scenario
+
+    return run_scenario(Options(scenario, seed, as_json, histories, relay))
+
+
 @app.command(context_settings={"ignore_unknown_options": True})
 def shell(
     node: Annotated[str, typer.Argument(metavar="NODE", help="Whose place in the network.")],

@@ -29,6 +29,7 @@ from firstlight.infra.lab.who import NODE_VARIABLE
 from firstlight.infra.mesh import Mesh, new_run, remove_stale_runs
 from firstlight.infra.mesh_config import write_configs
 from firstlight.infra.status import ANSWER_S, DOCUMENT_BYTES_MAX
+from firstlight.shared.clock import monotonic_s
 from firstlight.shared.config import environment_of
 
 Say = Callable[[str], None]
@@ -38,16 +39,24 @@ class Lab:
     """A running laboratory. Made by `start_lab`; `stop` it, or use it in a `with` block."""
 
     def __init__(
-        self, topology: Topology, file: Path, run: Path, lock: IO[str], *, relay: bool
+        self,
+        topology: Topology,
+        file: Path,
+        run: Path,
+        lock: IO[str],
+        *,
+        relay: bool,
+        histories: Path | None,
     ) -> None:
         """Make its network. On an error nothing is left but the run directory."""
         self.topology, self.file, self.run = topology, file, run
         self.disks: dict[str, Disk] = {}
         """Of nodes that have one of their own; without root they share this machine's."""
+        self._begun_s = monotonic_s()
         places = relay_places(topology) if relay else places_at(topology, addresses(topology))
         plan = plan_lab(topology, places, run)
         write_tenants(run)
-        write_configs(plan, run, run)
+        write_configs(plan, run, run, histories)
         self.network: Network | RelayNetwork = (
             start_relays(topology, file, run, places, environment_of(run))
             if relay
@@ -99,6 +108,15 @@ class Lab:
             self.network.descriptors,
             processes | {"router": self.network.router.process.pid},
         ).write(self.run)
+
+    def router_share(self) -> float:
+        """Of one CPU, that the router has taken since the laboratory began."""
+        router = self.network.router
+        assert router is not None
+        ticks = Path(f"/proc/{router.process.pid}/stat").read_text("utf-8").rpartition(")")[2]
+        user, system = ticks.split()[11:13]
+        used_s = (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+        return used_s / (monotonic_s() - self._begun_s)
 
     def ended(self) -> frozenset[str]:
         """Nodes that have ended by themselves, and the router if it has."""
@@ -159,17 +177,24 @@ def _end_stale(run: Path) -> None:
     remove_groups(run.name)
 
 
-def start_lab(file: Path, state: Path, say: Say = _silent, *, relay: bool = False) -> Lab:
+def start_lab(
+    file: Path,
+    state: Path,
+    say: Say = _silent,
+    *,
+    relay: bool = False,
+    histories: Path | None = None,
+) -> Lab:
     """Start what a topology file describes and wait until it can answer.
 
-    `relay`: without namespaces, which needs no root and can less. Raises `ConfigError` or
-    `PeerError`; then nothing of it is left.
+    `relay`: without namespaces, which needs no root and can less. `histories`: where nodes note
+    what happens, if they shall. Raises `ConfigError` or `PeerError`; then nothing of it is left.
     """
     topology = load_topology(file)
     remove_stale_runs(lab_state(state), _end_stale)
     run, lock = new_run(lab_state(state))
     try:
-        lab = Lab(topology, file.absolute(), run, lock, relay=relay)
+        lab = Lab(topology, file.absolute(), run, lock, relay=relay, histories=histories)
     except BaseException:
         shutil.rmtree(run, ignore_errors=True)
         lock.close()

@@ -1,0 +1,93 @@
+"""What rows come to, and what they are held against."""
+
+from typing import Any
+
+import pytest
+
+from firstlight.infra.scenario.figures import FIGURES, Outcome, Row
+from firstlight.infra.scenario.limits import judged
+from firstlight.infra.scenario.scenario import LoadSpec
+
+
+def outcome(
+    number: int = 0, *, due_s: float = 1.0, at_s: tuple[float, ...] = (), **more: Any
+) -> Outcome:
+    made = Outcome(number, due_s, **more)
+    for now in at_s:
+        made.seen(now)
+    made.ids = made.ids or tuple(range(len(at_s)))
+    return made
+
+
+def load(**more: Any) -> LoadSpec:
+    return LoadSpec.model_validate({"name": "row", "at": "user", "edges": ["edge"], **more})
+
+
+def test_a_stream_counts_from_when_it_was_due_and_its_gap_is_its_longest_pause() -> None:
+    row = Row([outcome(at_s=(1.25, 1.5, 2.5, 2.75))])
+    assert row.figure("ttft_p50_ms") == 250.0
+    assert row.figure("gap_max_ms") == 1000.0
+    assert row.figure("tokens_per_s") == 2.0
+    assert row.figure("total_tokens_per_s") == pytest.approx(4 / 1.75)
+
+
+def test_what_failed_has_no_time_but_its_pause_and_its_failure_count() -> None:
+    good, bad = outcome(at_s=(1.1, 1.2)), outcome(1, at_s=(1.1, 4.1), error="lost")
+    row = Row([good, bad])
+    assert (row.figure("asked"), row.figure("answered"), row.figure("failed")) == (2, 1, 1)
+    assert row.figure("success") == 0.5
+    assert row.figure("ttft_p95_ms") == pytest.approx(100.0)
+    assert row.figure("gap_max_ms") == pytest.approx(3000.0)
+    assert row.figure("gap_p99_ms") == pytest.approx(100.0)
+
+
+def test_counts_are_of_requests() -> None:
+    row = Row([outcome(moved=2), outcome(1, moved=1, resumed=3), outcome(2, different=True)])
+    assert [row.figure(name) for name in ("moved", "resumed", "different")] == [2, 1, 1]
+
+
+def test_hints_are_told_as_the_share_of_verified_ones_that_were_accepted() -> None:
+    row = Row([outcome(hints_verified=10, hints_accepted=6), outcome(1)])
+    assert row.figure("hints_accepted") == 0.6
+    assert Row([outcome()]).figure("hints_accepted") is None
+
+
+def test_a_row_of_nothing_has_counts_and_no_times() -> None:
+    found = {name: Row().figure(name) for name in FIGURES}
+    assert found["asked"] == 0
+    assert [found[name] for name in ("success", "ttft_p50_ms", "gap_max_ms")] == [None, None, None]
+
+
+def test_all_have_to_be_answered_unless_a_row_says_otherwise() -> None:
+    rows = {"row": Row([outcome(at_s=(1.1,)), outcome(1, error="lost")])}
+    assert judged(load(), rows).missed == ("success: 0.5, expected at least 1",)
+    assert judged(load(keep={"success": {"at_least": 0.5}}), rows).missed == ()
+
+
+def test_a_limit_is_told_from_the_bound() -> None:
+    rows = {"near": Row([outcome(at_s=(1.02,))]), "row": Row([outcome(at_s=(1.18,))])}
+    bound = {"row": "near", "plus": 150}
+    near = load(bound=bound, keep={"ttft_p50_ms": {"at_most": {"plus": 10}}})
+    assert judged(near, rows).missed == ()
+    assert judged(near, rows).bound == pytest.approx(170.0)
+    strict = load(bound=bound, keep={"ttft_p50_ms": {"at_most": {"times": 1.05}}})
+    assert judged(strict, rows).missed == ("ttft_p50_ms: 180, expected at most 178.5",)
+    low = load(bound=bound, keep={"ttft_p50_ms": {"at_least": {"plus": 20}}})
+    assert judged(low, rows).missed == ("ttft_p50_ms: 180, expected at least 190",)
+
+
+def test_what_was_not_measured_keeps_nothing() -> None:
+    bound = {"row": "near"}
+    row = load(bound=bound, keep={"ttft_p50_ms": {"at_most": {}}, "success": {"at_least": 0}})
+    rows = {"row": Row([outcome(at_s=(1.1,))]), "near": Row()}
+    assert judged(row, rows).missed == ("ttft_p50_ms: its bound was not measured",)
+    empty = load(keep={"gap_max_ms": {"at_most": 5}, "success": {"at_least": 0}})
+    assert judged(empty, {"row": Row()}).missed == (
+        "success: nothing was measured, expected at least 0",
+        "gap_max_ms: nothing was measured, expected at most 5",
+    )
+
+
+def test_one_that_failed_of_very_many_is_not_rounded_away() -> None:
+    row = Row([outcome(n, at_s=(1.1,)) for n in range(999)] + [outcome(999, error="lost")])
+    assert judged(load(), {"row": row}).missed == ("success: 0.999, expected at least 1",)
