@@ -167,13 +167,18 @@ class Acts:
         group = limit_memory(self._group(node), child.process.pid, more_bytes)
         self._mesh.may_end.add(node)
 
-        def back() -> None:
+        def clean() -> None:
             self._unlimited(node, group)
+            if child.alive or self._mesh.children.get(node) is not child:
+                self._mesh.may_end.discard(node)
+
+        def back() -> None:
+            clean()
             if not child.alive and node not in self._killed and self._running(node) is None:
                 self._start([node])
-            self._mesh.may_end.discard(node)
+                self._mesh.may_end.discard(node)
 
-        return Undo(back, lambda: self._unlimited(node, group))
+        return Undo(back, clean)
 
     def _unlimited(self, node: str, group: Group) -> None:
         group.close()
@@ -287,7 +292,7 @@ class Acts:
         return Undo()
 
 
-def clean(undo: Undo) -> None:
+def leave_nothing(undo: Undo) -> None:
     """Leave nothing of a fault, whatever state it is in."""
     with suppress(FirstlightError, OSError):
         (undo.clean or undo.back)()

@@ -11,7 +11,7 @@ from threading import RLock
 from typing import Any
 
 from firstlight.infra.judge.run_file import RunRecord
-from firstlight.infra.lab.acts import Acts, Undo, clean
+from firstlight.infra.lab.acts import Acts, Undo, leave_nothing
 from firstlight.infra.lab.fault_plan import Fault, check, parse, struck
 from firstlight.infra.lab.lab import Lab
 from firstlight.infra.lab.topology import OPERATOR
@@ -116,7 +116,7 @@ class Faults:
         with self._lock:
             while self._active:
                 _, (injected, undo) = self._active.popitem()
-                clean(undo)
+                leave_nothing(undo)
                 self._over(injected)
 
     def command(self, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class Faults:
         for what, (injected, undo) in list(self._active.items()):
             if injected.fault.do in OF_A_PROCESS and injected.fault.node in nodes:
                 del self._active[what]
-                clean(undo)
+                leave_nothing(undo)
                 self._over(injected)
 
 

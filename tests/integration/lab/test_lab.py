@@ -106,6 +106,17 @@ def test_a_fault_is_seen_on_the_map_and_mended(lab: Terminal, state: Path) -> No
     lab.read_until(lambda seen: b"no faults" in seen[seen.rfind(fault) :])
 
 
+def test_a_node_is_killed_from_another_terminal_and_started_again(
+    lab: Terminal, state: Path
+) -> None:
+    before = ps(state)["nodes"]["valkey"]["pid"]
+    assert run(state, "fault", "kill", "valkey") == "kill: valkey\n"
+    assert "valkey does not run" in run(state, "fault", "freeze", "valkey", code=1)
+    assert run(state, "fault", "kill", "valkey", "--end") == "kill ended: valkey\n"
+    assert ps(state)["nodes"]["valkey"]["pid"] != before
+    assert "slow needs it" in run(state, "fault", "slow", "core", code=1)
+
+
 def test_every_process_has_its_place(lab: Terminal, state: Path) -> None:
     told = ps(state)["nodes"]
     with_process = {name for name, node in told.items() if node["pid"]}
