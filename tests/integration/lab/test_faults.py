@@ -35,6 +35,8 @@ from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import ConfigError, FirstlightError
 
 CORES = ("near", "far")
+WAIT_S = 90.0
+"""For processes to come back: seconds, where the machine has nothing else to do."""
 STORY = Question("Once upon a time", seed=3, temperature=0.8, max_tokens=80, ignore_eos=True)
 BLOCKS_SAVED = 15
 """Of a document, on the disk: enough to be worth reading."""
@@ -74,7 +76,7 @@ class Bed:
 
     def end(self, injected: Injected) -> None:
         self.faults.end(injected)
-        self.faults.wait_back(30)
+        self.faults.wait_back(WAIT_S)
 
     def ask(
         self,
@@ -227,7 +229,7 @@ def test_spoiled_blocks_are_found_out_and_computed_again(bed: Bed, how: str) -> 
     answer = bed.ask(question).reply
     assert eventually(lambda: len(list(folder.glob("*.kv"))) >= before + BLOCKS_SAVED)
     bed.do("restart", "near")
-    bed.faults.wait_back(30)
+    bed.faults.wait_back(WAIT_S)
     bed.do("corrupt", "near", how=how, blocks=1000)
     assert bed.ask(question).reply.token_ids == answer.token_ids
     assert bed.blocks("bad") > 0
@@ -318,7 +320,7 @@ def test_other_programs_ask_at_the_laboratorys_door(bed: Bed) -> None:
         with pytest.raises(ConfigError, match="no such fault lasts: freeze near"):
             fault_door.ask(bed.lab.run, {"do": "hang", "node": "near", "end": True})
         assert run("--end") == "freeze ended: near\n"
-    bed.faults.wait_back(30)
+    bed.faults.wait_back(WAIT_S)
     assert bed.state("near") != "T"
 
 
@@ -350,7 +352,7 @@ def test_all_is_taken_back_at_the_end_whatever_state_it_is_in(bed: Bed) -> None:
     assert bed.cut() == set()
     assert bed.state("near") != "T"
     assert list(Path("/sys/fs/cgroup").glob(f"*/firstlight-{bed.lab.run.name}-*")) == []
-    bed.faults.wait_back(30)
+    bed.faults.wait_back(WAIT_S)
     assert bed.ask().reply.finish_reason == "length"
 
 
