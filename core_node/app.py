@@ -54,7 +54,7 @@ async def main(settings: CoreSettings, stop: asyncio.Event) -> None:
 
 
 async def _main(
-    settings: CoreSettings, stop: asyncio.Event, history: History | None, state: Failing
+    settings: CoreSettings, stop: asyncio.Event, history: History | None, state: Failing | None
 ) -> None:
     if settings.drafting.oracle is not None and settings.model.timed is None:
         raise ConfigError("drafting.oracle is given, expected null: it foretells model.timed alone")
@@ -114,11 +114,11 @@ async def _main(
             await asyncio.to_thread(disk.close, DISK_CLOSE_S)
 
 
-def _load(settings: CoreSettings, state: Failing) -> Loaded:
+def _load(settings: CoreSettings, state: Failing | None) -> Loaded:
     """Off the event loop, and after all that can be checked without: torch takes seconds."""
 
     def around(runner: Runner) -> Runner:
-        return runner if settings.faults is None else HangingRunner(runner, state)
+        return runner if state is None else HangingRunner(runner, state)
 
     if settings.model.timed is not None:
         return load_timed(settings.model, settings.engine, around)
@@ -140,12 +140,12 @@ async def _serve(
     memory: KvMemory,
     info: NodeInfo,
     files: NodeFiles,
-    history: History | None,
-    state: Failing,
+    history: History | None = None,
+    state: Failing | None = None,
 ) -> None:
     meter = Meter(info.models[0])
     story = None if history is None else CoreHistory(history, info.numerics_class)
-    seen: Backend = backend if settings.faults is None else FailingBackend(backend, state)
+    seen: Backend = backend if state is None else FailingBackend(backend, state)
     server = LinkServer(seen, info, meter, history=story)
     admin = Admin(backend, meter, server.load, memory.disk_blocks, node=info.node)
 
@@ -185,7 +185,8 @@ async def _serve(
                 await _give_up(server, failed.result())
     finally:
         await listening.server.stop(CLOSE_S)
-        state.end()  # an engine that hangs could not end
+        if state is not None:
+            state.end()  # an engine that hangs could not end
         backend.stop()
 
 

@@ -28,15 +28,17 @@ Command = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @asynccontextmanager
-async def failing(path: Path | None, can: tuple[str, ...] = (CLOCK,)) -> AsyncIterator[Failing]:
-    """How a node fails: as who knocks at `path` says while the block runs; None: not at all.
+async def failing(
+    path: Path | None, can: tuple[str, ...] = (CLOCK,)
+) -> AsyncIterator[Failing | None]:
+    """How a node fails: as who knocks at `path` says while the block runs; without one, None.
 
     Raises `ConfigError` if there can be no door.
     """
-    state = Failing(can, on_shift=shift_unix)
     if path is None:
-        yield state
+        yield None
         return
+    state = Failing(can, on_shift=shift_unix)
     try:
         async with door(path, state.command):
             yield state
