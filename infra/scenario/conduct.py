@@ -15,6 +15,7 @@ from random import Random
 
 from firstlight.infra.bench.load.prompts import Vocabulary
 from firstlight.infra.judge.run_file import RunRecord
+from firstlight.infra.lab.fault_door import serving
 from firstlight.infra.lab.fault_plan import Fault
 from firstlight.infra.lab.faults import Faults, Injected
 from firstlight.infra.lab.lab import Lab
@@ -72,6 +73,7 @@ class Conductor:
                 place: stack.enter_context(history_of(histories, place, "client"))
                 for place in sorted(places)
             }
+            stack.enter_context(serving(self._faults, self._lab.run))
             begun_s, used_s = monotonic_s(), _cpu_s()
             for phase in self._scenario.phases:
                 self._say(f"— {phase.name}")

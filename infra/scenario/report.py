@@ -36,7 +36,7 @@ class Report:
 
     def table(self) -> Iterator[str]:
         """A line a row; columns that no row has anything of are left out."""
-        judged = self.found.judged
+        judged = [one for one in self.found.judged if one.spec.shown]
         columns = [name for name in self.scenario.columns if any(_has(one, name) for one in judged)]
         bounded = any(one.spec.bound for one in judged)
         head = ["row", *columns, *(["bound"] if bounded else []), "kept"]

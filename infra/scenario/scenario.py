@@ -14,7 +14,8 @@
 
 Phases follow each other; the loads of one run together, and its faults beside them. A phase ends
 when its loads have, and what its faults did is taken back then. `each` repeats a phase for every
-combination of some values, which stand as `$name` in it. Sans-IO: `scenario_file` reads it.
+combination of some values, or for some that belong together (a list of them), which stand as
+`$name` in it. Sans-IO: `scenario_file` reads it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -124,6 +125,8 @@ class LoadSpec(BaseModel):
     """Quiet before each."""
     limit_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
     """For one answer."""
+    shown: bool = True
+    """Whether the table has it: not if it only brings about what others need."""
     bound: Bound | None = None
     keep: dict[FigureName, Limit] = {}
     """What the row's figures must keep. Success is always all, unless it stands here."""
@@ -246,14 +249,23 @@ def expanded(phases: object) -> object:
         if each is None:
             written.append(phase)
             continue
-        if not isinstance(each, Mapping) or not all(isinstance(v, list) for v in each.values()):
-            raise ValueError(f"each: {each!r:.60}, expected lists by name")
         body = {name: value for name, value in phase.items() if name != "each"}
-        for values in product(*each.values()):
-            written.append(_filled(body, dict(zip(map(str, each), values, strict=True))))
+        for values in _combinations(each):
+            written.append(_filled(body, values))
             if len(written) > PHASES_MAX:
                 raise ValueError(f"each: more than {PHASES_MAX} phases")
     return written
+
+
+def _combinations(each: object) -> Iterator[Mapping[str, object]]:
+    """Values by name, for each repetition."""
+    if isinstance(each, list) and each and all(isinstance(one, Mapping) for one in each):
+        yield from each
+    elif isinstance(each, Mapping) and all(isinstance(one, list) for one in each.values()):
+        for values in product(*each.values()):
+            yield dict(zip(map(str, each), values, strict=True))
+    else:
+        raise ValueError(f"each: {each!r:.60}, expected lists by name, or a list of values by name")
 
 
 def _filled(part: object, values: Mapping[str, object]) -> object:

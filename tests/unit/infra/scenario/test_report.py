@@ -66,3 +66,9 @@ def test_programs_get_every_figure_and_what_requests_failed_of() -> None:
     assert told["rows"][0]["errors"] == {"lost": 2}
     assert told["rows"][0]["success"] == 0.3333
     assert told["judge"]["verdict"] == "held"
+
+
+def test_a_row_that_is_not_shown_is_held_to_its_limits_all_the_same() -> None:
+    told = report(answered(), shown=False, keep={"ttft_p50_ms": {"at_most": 200}})
+    assert len([*told.table()]) == 1
+    assert not told.held

@@ -54,6 +54,11 @@ def test_a_phase_is_repeated_for_each_combination_with_the_values_as_they_are() 
     ]
 
 
+def test_values_that_belong_together_stand_in_a_list() -> None:
+    phases = expanded([{"name": "$a $b", "each": [{"a": 1, "b": 2}, {"a": 3, "b": 4}]}])
+    assert phases == [{"name": "1 2"}, {"name": "3 4"}]
+
+
 def test_each_that_holds_no_lists_is_refused(tmp_path: Path) -> None:
     assert "each" in refusal(tmp_path, {**phase(), "each": {"a": 1}})
     assert "200" in refusal(tmp_path, {**phase(), "each": {"a": list(range(300))}})
