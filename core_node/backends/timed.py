@@ -32,8 +32,9 @@ class PacedRunner:
     """`plan.Runner` that waits, off the interpreter's lock, until the time of a step is over.
 
     What tables say was measured from step to step, with all that an engine does between two of
-    them; so a step that follows another begins when that one was due. A step whose ids take longer
-    than its time to make is late, and says how long it really took.
+    them; so a step that follows another begins when that one was due, and a wait that is too long is
+    not its own time. A step whose ids take longer than its time to make is late, and says how long
+    it really took.
     """
 
     def __init__(
@@ -66,12 +67,11 @@ class PacedRunner:
         rows = self._timed.run(plan)
         began_s, self._delay_s = began_s + self._delay_s, 0.0
         due_s = began_s + rows.ms / 1000
-        left_s = due_s - self._now_s()
-        if left_s > 0:
-            self._wait_s(left_s)
-        ended_s = self._now_s()
-        self._ended_s = due_s if left_s > 0 else ended_s
-        return StepRows(rows.sampled, (ended_s - began_s) * 1000)
+        made_s = self._now_s()
+        if made_s < due_s:
+            self._wait_s(due_s - made_s)
+        self._ended_s = max(due_s, made_s)
+        return StepRows(rows.sampled, (self._ended_s - began_s) * 1000)
 
     def delay(self, seconds: float) -> None:
         """The next step begins so much later: it waits for somebody who drafts beside it."""
