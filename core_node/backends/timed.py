@@ -32,9 +32,9 @@ class PacedRunner:
     """`plan.Runner` that waits, off the interpreter's lock, until the time of a step is over.
 
     What tables say was measured from step to step, with all that an engine does between two of
-    them; so a step that follows another begins when that one was due, and a wait that is too long is
-    not its own time. A step whose ids take longer than its time to make is late, and says how long
-    it really took.
+    them; so a step that follows another begins when that one was due, and a wait that is too long
+    is not its own time. A step whose ids take longer than its time to make is late, and says how
+    long it really took.
     """
 
     def __init__(
