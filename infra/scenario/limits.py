@@ -5,9 +5,7 @@ from dataclasses import dataclass
 
 from firstlight.infra.scenario.figures import Row
 from firstlight.infra.scenario.hints_model import tokens_per_s
-from firstlight.infra.scenario.scenario import Beyond, Bound, Limit, LoadSpec
-
-ALL_ANSWERED = {"success": Limit(at_least=1.0)}
+from firstlight.infra.scenario.scenario import Beyond, Bound, LoadSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +24,7 @@ def judged(spec: LoadSpec, rows: Mapping[str, Row]) -> Judged:
     """A row of `rows`, which holds all that were measured so far."""
     row = rows[spec.name]
     bound = None if spec.bound is None else _value(spec.bound, rows)
-    return Judged(spec, row, bound, tuple(_missed(spec, row, bound)))
+    return Judged(spec, row, bound, tuple(_missed(spec, rows, bound)))
 
 
 def _value(bound: Bound, rows: Mapping[str, Row]) -> float | None:
@@ -38,23 +36,29 @@ def _value(bound: Bound, rows: Mapping[str, Row]) -> float | None:
     return None if found is None else found * bound.times + bound.plus
 
 
-def _missed(spec: LoadSpec, row: Row, bound: float | None) -> Iterator[str]:
-    for name, limit in (ALL_ANSWERED | spec.keep).items():
-        value = row.figure(name)
+def _missed(spec: LoadSpec, rows: Mapping[str, Row], bound: float | None) -> Iterator[str]:
+    for name, limit in spec.limits:
+        value = rows[spec.name].figure(name)
         for sign, asked in ((1, limit.at_most), (-1, limit.at_least)):
             if asked is None:
                 continue
-            edge = _edge(asked, bound)
+            edge = _edge(asked, name, rows, bound)
             words = "at most" if sign > 0 else "at least"
             if edge is None:
-                yield f"{name}: its bound was not measured"
+                yield f"{name}: what it is told from was not measured"
             elif value is None:
                 yield f"{name}: nothing was measured, expected {words} {edge:.4g}"
             elif sign * (value - edge) > 0:
                 yield f"{name}: {value:.4g}, expected {words} {edge:.4g}"
 
 
-def _edge(asked: float | Beyond, bound: float | None) -> float | None:
+def _edge(
+    asked: float | Beyond, name: str, rows: Mapping[str, Row], bound: float | None
+) -> float | None:
     if not isinstance(asked, Beyond):
         return asked
-    return None if bound is None else bound * asked.times + asked.plus
+    if asked.row is not None:
+        told = rows[asked.row].figure(name) if asked.row in rows else None
+    else:
+        told = bound
+    return None if told is None else told * asked.times + asked.plus

@@ -68,10 +68,12 @@ class Bound(BaseModel):
 
 
 class Beyond(BaseModel):
-    """A limit that is told from the row's bound."""
+    """A limit that is told from the row's bound, or from another row's figure."""
 
     model_config = _MODEL
 
+    row: str | None = None
+    """A row of this or an earlier phase, whose same figure is meant; null: the bound."""
     times: float = 1.0
     plus: float = 0.0
 
@@ -91,9 +93,11 @@ class Limit(BaseModel):
         return self
 
     @property
-    def relative(self) -> bool:
-        """Whether it needs a bound."""
-        return isinstance(self.at_most, Beyond) or isinstance(self.at_least, Beyond)
+    def told_from(self) -> Iterator[str | None]:
+        """The rows that it needs; None: the bound."""
+        for edge in (self.at_most, self.at_least):
+            if isinstance(edge, Beyond):
+                yield edge.row
 
 
 class LoadSpec(BaseModel):
@@ -128,16 +132,34 @@ class LoadSpec(BaseModel):
     shown: bool = True
     """Whether the table has it: not if it only brings about what others need."""
     bound: Bound | None = None
-    keep: dict[FigureName, Limit] = {}
+    keep: dict[FigureName, Limit | tuple[Limit, ...]] = {}
     """What the row's figures must keep. Success is always all, unless it stands here."""
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:
-        if self.bound is None and any(limit.relative for limit in self.keep.values()):
+        told_from = [row for _, limit in self.limits for row in limit.told_from]
+        if self.bound is None and None in told_from:
             raise ValueError("keep is told from a bound, and there is none")
         if self.per_s is not None and (self.idle_s or self.together > 1):
             raise ValueError("per_s stands beside together or idle_s, expected one of them")
         return self
+
+    @property
+    def limits(self) -> list[tuple[str, Limit]]:
+        """All of them, each with its figure."""
+        kept = {"success": Limit(at_least=1.0), **self.keep}
+        return [
+            (name, limit)
+            for name, some in kept.items()
+            for limit in (some if isinstance(some, tuple) else (some,))
+        ]
+
+    @property
+    def rows(self) -> set[str]:
+        """Other rows that it is told from."""
+        bound = {self.bound.row} if self.bound is not None else set()
+        named = {row for _, limit in self.limits for row in limit.told_from}
+        return {row for row in bound | named if row is not None}
 
 
 class FaultSpec(BaseModel):
@@ -208,9 +230,9 @@ class Scenario(BaseModel):
                 rows.add(load.name)
                 yield from self._problems_of(load, here)
             for place, load in enumerate(phase.load):
-                if load.bound and load.bound.row and load.bound.row not in rows:
+                for name in sorted(load.rows - rows):
                     known = ", ".join(sorted(rows))
-                    yield f"{where}.load.{place}.bound.row: {load.bound.row!r}, known are {known}"
+                    yield f"{where}.load.{place}: row {name!r}, known are {known}"
             for place, fault in enumerate(phase.faults):
                 yield from self._problems_of_fault(fault, phase, f"{where}.faults.{place}")
 

@@ -80,7 +80,7 @@ def test_what_was_not_measured_keeps_nothing() -> None:
     bound = {"row": "near"}
     row = load(bound=bound, keep={"ttft_p50_ms": {"at_most": {}}, "success": {"at_least": 0}})
     rows = {"row": Row([outcome(at_s=(1.1,))]), "near": Row()}
-    assert judged(row, rows).missed == ("ttft_p50_ms: its bound was not measured",)
+    assert judged(row, rows).missed == ("ttft_p50_ms: what it is told from was not measured",)
     empty = load(keep={"gap_max_ms": {"at_most": 5}, "success": {"at_least": 0}})
     assert judged(empty, {"row": Row()}).missed == (
         "success: nothing was measured, expected at least 0",
@@ -91,3 +91,13 @@ def test_what_was_not_measured_keeps_nothing() -> None:
 def test_one_that_failed_of_very_many_is_not_rounded_away() -> None:
     row = Row([outcome(n, at_s=(1.1,)) for n in range(999)] + [outcome(999, error="lost")])
     assert judged(load(), {"row": row}).missed == ("success: 0.999, expected at least 1",)
+
+
+def test_a_figure_may_have_several_limits_one_of_them_another_row() -> None:
+    rows = {
+        name: Row([outcome(at_s=at_s)]) for name, at_s in (("row", (1.1, 1.6)), ("off", (1.1, 1.2)))
+    }
+    slow = load(
+        keep={"tokens_per_s": [{"at_least": 1}, {"at_least": {"row": "off", "times": 0.97}}]}
+    )
+    assert judged(slow, rows).missed == ("tokens_per_s: 2, expected at least 9.7",)

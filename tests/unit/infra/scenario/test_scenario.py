@@ -69,8 +69,9 @@ def test_each_that_holds_no_lists_is_refused(tmp_path: Path) -> None:
     [
         ({"at": "nobody"}, "phases.0.load.0.at: no node is called 'nobody'"),
         ({"edges": ["core"]}, "phases.0.load.0.edges: 'core'"),
-        ({"bound": {"row": "other"}}, "phases.0.load.0.bound.row: 'other'"),
+        ({"bound": {"row": "other"}}, "phases.0.load.0: row 'other'"),
         ({"keep": {"ttft_p50_ms": {"at_most": {"plus": 1}}}}, "there is none"),
+        ({"keep": {"moved": [{"at_most": {"row": "other"}}]}}, "phases.0.load.0: row 'other'"),
         ({"keep": {"speed": {"at_most": 1}}}, "speed"),
         ({"keep": {"failed": {}}}, "limits nothing"),
         ({"per_s": 5, "together": 4}, "expected one of them"),
