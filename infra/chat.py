@@ -28,6 +28,8 @@ from firstlight.shared.errors import FirstlightError, PeerError
 from firstlight.shared.history_file import History, history_of
 
 RESUMES_MAX = 4
+CONNECT_S, CONNECT_ALONE_S = 1.5, 5.0
+"""For a connection to an edge: when there are others that can be asked, and when there are not."""
 RESUME_WAIT_S = 0.5
 """Between attempts once every edge was asked."""
 _ERROR_BODY_BYTES_MAX = 64 * 1024
@@ -159,7 +161,9 @@ async def ask(
     had. `history` is told what came. `connect` gives the clients, if they shall not be new ones.
     """
     reply, urls = Reply(), [url, *others]
-    connect = connect or partial(open_client, http=http, ca_file=ca_file)
+    if connect is None:
+        patience_s = CONNECT_S if others else CONNECT_ALONE_S
+        connect = partial(open_client, http=http, ca_file=ca_file, connect_timeout_s=patience_s)
     if history is None:
         return await _ask(urls, question, reply, connect, key, on_text, None)
     story = AnswerHistory(history)

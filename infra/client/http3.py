@@ -33,9 +33,10 @@ logging.getLogger("quic").addHandler(logging.NullHandler())
 MIB = 1024 * 1024
 UNREAD_BYTES_MAX = 64 * MIB
 """A caller that does not read loses its stream before it loses its memory."""
-PING_PERIOD_S = 1.0
-"""A ping keeps NATs and idle timers awake, and shows in time that nobody answers any more."""
-SILENCE_S = 4.0
+PING_PERIOD_S = 0.5
+"""A ping after so long a silence keeps NATs and idle timers awake, and shows in time that nobody
+answers any more."""
+SILENCE_S = 2.0
 """A server that acknowledges nothing for this long is gone."""
 
 
@@ -58,6 +59,9 @@ class Http3Protocol(QuicConnectionProtocol):
         super().__init__(quic)
         self.streams: dict[int, _Stream] = {}
         self.connected: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self.connected.add_done_callback(_heed)
+        self.heard = True
+        """Whether a datagram came since the last look."""
         self.asked_s: float | None = None
         """When the first ping went out since the last datagram came."""
         self.ended: str | None = None
@@ -81,7 +85,7 @@ class Http3Protocol(QuicConnectionProtocol):
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
         """One datagram from the server."""
         if self.reading:
-            self.asked_s = None
+            self.heard, self.asked_s = True, None
             super().datagram_received(data, addr)
 
     def error_received(self, exc: Exception) -> None:
@@ -138,6 +142,12 @@ class Http3Protocol(QuicConnectionProtocol):
                 stream.marks.headers_s = monotonic_s()
         stream.ended = stream.ended or event.stream_ended
         stream.changed.set()
+
+
+def _heed(connected: "asyncio.Future[float]") -> None:
+    """Who waits for the connection hears of its failure; nobody else has to."""
+    if not connected.cancelled():
+        connected.exception()
 
 
 class Http3Client:
@@ -286,13 +296,15 @@ class Http3Client:
 
     def _ping(self) -> None:
         protocol, now = self._protocol, monotonic_s()
-        if protocol is not None and protocol.streams and protocol.reading:
+        if protocol is not None and protocol.streams and protocol.reading and not protocol.heard:
             protocol.asked_s = now if protocol.asked_s is None else protocol.asked_s
             if now - protocol.asked_s > SILENCE_S:
                 protocol.end(f"nothing came for {SILENCE_S:g} s")
             else:
                 protocol.quic.send_ping(0)
                 protocol.transmit()
+        if protocol is not None:
+            protocol.heard = False
         self._pinging = asyncio.get_running_loop().call_later(PING_PERIOD_S, self._ping)
 
     def _cancel(self, protocol: Http3Protocol, stream_id: int) -> None:

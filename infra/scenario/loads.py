@@ -5,23 +5,24 @@ A row's prompts are made of single tokens, exactly as many as it asks for, befor
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from firstlight.infra.bench.load.connections import Connections
 from firstlight.infra.bench.load.prompts import TracePrompts, Vocabulary
 from firstlight.infra.bench.load.schedule import Arrival
-from firstlight.infra.chat import Question, ask
+from firstlight.infra.chat import CONNECT_S, Question, ask
 from firstlight.infra.client.client import open_client
 from firstlight.infra.client.response import Client
 from firstlight.infra.client.tcp import tls_context
 from firstlight.infra.reply import Reply
 from firstlight.infra.scenario.figures import Outcome, Row
 from firstlight.infra.scenario.scenario import LoadSpec
+from firstlight.shared.breaker import Breaker
 from firstlight.shared.clock import monotonic_s
-from firstlight.shared.errors import FirstlightError
+from firstlight.shared.errors import FirstlightError, PeerError
 from firstlight.shared.history_file import History
 
 Watch = Callable[[str, int, Reply], None]
@@ -88,11 +89,26 @@ class _Clients:
         self._spec, self._mesh = spec, mesh
         self._tls = None if spec.http == "3" else tls_context(mesh.ca_file)
         self._of: dict[str, Connections] = {}
+        self._breakers: dict[str, Breaker] = {}
 
-    def connect(self, url: str) -> AbstractAsyncContextManager[Client]:
-        """A client for one request."""
+    @asynccontextmanager
+    async def connect(self, url: str) -> AsyncIterator[Client]:
+        """A client for one request. An edge that failed a moment ago is not dialled.
+
+        Raises `PeerError`.
+        """
+        breaker = self._breakers.setdefault(url, Breaker(monotonic_s()))
+        if not breaker.allows(monotonic_s()):
+            raise PeerError(f"{url} failed a moment ago")
         found = self._connections(url)
-        return found.warm() if self._spec.connection == "warm" else found.cold()
+        try:
+            async with found.warm() if self._spec.connection == "warm" else found.cold() as client:
+                yield client
+        except PeerError:
+            breaker.failed(monotonic_s())
+            raise
+        else:
+            breaker.succeeded()
 
     async def warm_up(self) -> None:
         """As many connections to the first edge as the row will need at once."""
@@ -108,7 +124,9 @@ class _Clients:
             http, ca_file = self._spec.http, self._mesh.ca_file
 
             def open_one() -> Client:
-                return open_client(url, http, ca_file=ca_file, tls=self._tls)
+                return open_client(
+                    url, http, ca_file=ca_file, tls=self._tls, connect_timeout_s=CONNECT_S
+                )
 
             self._of[url] = Connections(open_one, http)
         return self._of[url]

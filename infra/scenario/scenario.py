@@ -42,7 +42,7 @@ Seconds = Annotated[float, Field(ge=0, le=3600)]
 Drawn = float | tuple[float, float]
 """A number, or the ends between which the seed draws one."""
 ITS_CORE, ITS_EDGE = "its core", "its edge"
-"""Nodes of a fault at a token: those that serve the stream then."""
+"""In a fault at a token: the nodes that serve the stream then."""
 FigureName = Literal[FIGURES]  # type: ignore[valid-type]
 
 
@@ -251,14 +251,20 @@ class Scenario(BaseModel):
             yield f"{where}.load: {spec.load!r}, expected one of {', '.join(rows)}"
         elif spec.stream >= row.count:
             yield f"{where}.stream: {spec.stream}, and the row has {row.count}, counted from 0"
-        if spec.fault.node in (ITS_CORE, ITS_EDGE):
+        its = [name for name in places(spec.fault).values() if name in (ITS_CORE, ITS_EDGE)]
+        if its:
             if spec.at_token is None:
-                yield f"{where}.fault.node: {spec.fault.node!r} is known at a token only"
+                yield f"{where}.fault: {its[0]!r} is known at a token only"
             return
         try:
             check(spec.fault, self.topology)
         except ConfigError as error:
             yield f"{where}.fault: {error.message}"
+
+
+def places(fault: Fault) -> dict[str, str | None]:
+    """Whom it names, by its fields."""
+    return {"node": fault.node, "source": fault.source, "target": fault.target}
 
 
 def expanded(phases: object) -> object:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from firstlight.infra.lab.fault_plan import Fault
-from firstlight.infra.scenario.scenario import ITS_CORE, ITS_EDGE, FaultSpec, Phase, drawn
+from firstlight.infra.scenario.scenario import ITS_CORE, ITS_EDGE, FaultSpec, Phase, drawn, places
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,5 @@ def _planned(spec: FaultSpec, phase: Phase, random: Random) -> Planned:
 
 def _of_stream(fault: Fault, seen: Seen) -> Fault:
     served = {ITS_CORE: seen.core, ITS_EDGE: seen.edge}
-    if fault.node not in served:
-        return fault
-    return fault.model_copy(update={"node": served[fault.node]})
+    named = {name: served.get(value or "") for name, value in places(fault).items()}
+    return fault.model_copy(update={name: node for name, node in named.items() if node})

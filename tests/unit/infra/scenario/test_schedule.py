@@ -54,7 +54,9 @@ def test_its_core_is_whoever_serves_the_stream_then() -> None:
     told = phase(
         {"at_token": 5, "fault": {"do": "kill", "node": "its core"}},
         {"at_token": 5, "fault": {"do": "kill", "node": "its edge"}},
+        {"at_token": 5, "fault": {"do": "partition", "from": "its edge", "to": "its core"}},
         {"at_token": 5, "fault": KILL},
     )
-    nodes = [fault.node for fault in Schedule(told, 1).reached(seen())]
-    assert nodes == ["core-eu", "edge-eu", "core"]
+    faults = list(Schedule(told, 1).reached(seen()))
+    assert [fault.node for fault in faults] == ["core-eu", "edge-eu", None, "core"]
+    assert (faults[2].source, faults[2].target) == ("edge-eu", "core-eu")
