@@ -315,7 +315,7 @@ class Flight:
             self._after_loss(error, died=False)
             return
         if failed.kind == ErrorKind.CAPACITY and self._link is not None:
-            self._pipeline.router.refused(self._link.info.node, now)
+            self._pipeline.router.refused(self._link, now)
         self._leave_core()
         decision = self.choice.refused(failed, self._pipeline.retries, now, self._pipeline.rng)
         self._note_left("refused", decision, error)

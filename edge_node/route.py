@@ -13,6 +13,7 @@ from firstlight.edge_node.upstream.link import CoreLink
 from firstlight.edge_node.upstream.pool import LinkPool
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import CapacityError, RequestError
+from firstlight.shared.liveness import Lost
 from firstlight.shared.routing.choose import SHED, Wanted, choose
 from firstlight.shared.routing.ejection import Ejection
 from firstlight.shared.routing.prefixes import SentPrefixes
@@ -63,7 +64,7 @@ class CoreRouter:
             link.state(
                 now,
                 prefix_tokens=resident.get(core, 0),
-                ejected=self._ejection.ejected(core, now),
+                ejected=link.suspect or self._ejection.ejected(core, now),
                 penalty_ms=self._ejection.penalty_ms(core, now),
             )
             for core, link in links.items()
@@ -90,6 +91,7 @@ class CoreRouter:
         best = route.candidates[0]
         core, link = best.core, links[best.core]
         self._sent.sent(core, choice.block_hashes, now)
+        self._ejection.asked(core, now)
         assignment = Assignment(
             core=core,
             region=link.info.region,
@@ -129,18 +131,20 @@ class CoreRouter:
             now=now,
         )
 
-    def refused(self, core: str, now: float) -> None:
-        """The core had no room for a choice."""
-        self._ejection.refused(core, now)
+    def refused(self, link: CoreLink, now: float) -> None:
+        """The core said that it had no room for a choice."""
+        has_room = 2 * link.load.in_flight < link.load.sequences_max and not link.load.draining
+        self._ejection.refused(link.info.node, now, has_room=has_room)
 
-    def failed(self, core: str) -> None:
+    def failed(self, core: str, *, proven: bool = False) -> None:
         """The core failed a choice by its own fault."""
-        self._ejection.failure(core, cores=len(self._links()), now=monotonic_s())
+        cores = len(self._links())
+        self._ejection.failure(core, cores=cores, now=monotonic_s(), proven=proven)
 
-    def _lost(self, core: str) -> None:
+    def _lost(self, core: str, lost: Lost | None) -> None:
         """The link broke: one failure, however many choices were on it; the cache may be gone."""
         self._sent.forget(core)
-        self.failed(core)
+        self.failed(core, proven=lost is Lost.FORGOTTEN)
 
     def round_trips(self) -> tuple[tuple[str, float], ...]:
         """Measured round trip to each linked core, ms."""

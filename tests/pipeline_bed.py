@@ -11,6 +11,7 @@ from random import Random
 import doubles
 
 from firstlight.core_node.admission import Offer
+from firstlight.core_node.backends.failing import FailingBackend
 from firstlight.core_node.backends.native import NativeBackend
 from firstlight.core_node.drafting import DraftingSection
 from firstlight.core_node.history import CoreHistory, core_figures
@@ -27,6 +28,7 @@ from firstlight.shared.blocks import tenant_salt
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.errors import PeerError
+from firstlight.shared.faults import SWITCHES, Failing
 from firstlight.shared.history import What
 from firstlight.shared.history_file import History, history_of
 from firstlight.shared.tls import NodeFiles, ensure_ca, issue
@@ -76,6 +78,8 @@ class Mesh:
         self.servers: dict[str, LinkServer] = {}
         self.infos: dict[str, NodeInfo] = {}
         self.backends: list[NativeBackend] = []
+        self.failing: dict[str, Failing] = {}
+        """How each core fails now."""
         self.memory = MeshMemory()
         connect = partial(rpc.channel, files=self.files(Role.EDGE, "edge"), peer_role=Role.CORE)
         history = self._history("edge", Role.EDGE)
@@ -117,7 +121,9 @@ class Mesh:
         info = NodeInfo(name, Role.CORE, 1, region, "-", "class", (MODEL,), TOKENIZER, 2048)
         history = self._history(name, Role.CORE)
         story = None if history is None else CoreHistory(history, info.numerics_class)
-        server = LinkServer(backend, info, Meter(MODEL), history=story)
+        failing = self.failing[name] = Failing(can=SWITCHES)
+        seen = FailingBackend(backend, failing)
+        server = LinkServer(seen, info, Meter(MODEL), history=story)
         if history is not None:
             history.figures = partial(core_figures, backend, server)
             history.note(What.SAMPLE, facts=history.figures())

@@ -21,7 +21,7 @@ from firstlight.shared.errors import FirstlightError, PeerError
 from firstlight.shared.estimate import RttEstimate
 from firstlight.shared.history import What
 from firstlight.shared.history_file import History
-from firstlight.shared.liveness import Liveness
+from firstlight.shared.liveness import Account, Liveness, Lost
 from firstlight.shared.proto import core_pb2, core_pb2_grpc
 from firstlight.shared.proto.convert import (
     from_commits,
@@ -50,6 +50,10 @@ FRAME_BYTES_MAX = 1 << 20
 """A frame this large takes no more opens, far below what a core would refuse."""
 PADDING_FRAME_BYTES = 16 << 10
 """Padding goes out in frames of this size, and stops when anything else is to be said."""
+WHOLE_BYTES_MAX = 64 << 10
+WHOLE_ENDINGS_MAX = 64
+"""A frame below both holds all that waited at the core: it cuts at 1 MiB, as it estimates it, and
+at 256 endings of a kind."""
 HINTS_WAITING_MAX = 256
 """Hints of one frame not yet written; more are dropped, which is never an error."""
 
@@ -89,6 +93,8 @@ class CoreLink:
         self.up = False
         self.welcomed = False
         """Whether this life of the link ever came up."""
+        self.lost: Lost | None = None
+        """What it was failed for, if the core was found out to be lost."""
         self._channel = channel
         self._memory = memory
         self._history = history
@@ -106,7 +112,13 @@ class CoreLink:
         self._padded: tuple[int, float] | None = None
         """The ping that ends a piece of padding, and when the piece began."""
         self._liveness = Liveness(monotonic_s())
+        self._account = Account()
         self._failure: asyncio.Future[FirstlightError] = asyncio.get_running_loop().create_future()
+
+    @property
+    def suspect(self) -> bool:
+        """Whether the core seems to have lost requests of ours."""
+        return self._account.suspect
 
     def state(
         self, now: float, *, prefix_tokens: int, ejected: bool = False, penalty_ms: float = 0.0
@@ -141,6 +153,7 @@ class CoreLink:
     ) -> None:
         """Assign `request`, with `budget_s` left, as `epoch`; the answers go to `receiver`."""
         self._receivers[request.id] = receiver
+        self._account.opened(request.id)
         self._opens_sent += 1
         self._prompt_tokens.append(len(request.prompt) + len(committed))
         if self._out.ByteSize() > FRAME_BYTES_MAX:
@@ -163,6 +176,7 @@ class CoreLink:
     def cancel(self, request: str, epoch: int) -> None:
         """Stop at once and free the blocks. The statistics still come."""
         if request in self._receivers:
+            self._account.ended(request)
             self._ended_since_load += 1
             self._out.cancels.add(request=request, epoch=epoch)
             self._out_ready.set()
@@ -170,10 +184,12 @@ class CoreLink:
     def forget(self, request: str) -> None:
         """Nobody wants to hear of the request any more."""
         self._receivers.pop(request, None)
+        self._account.ended(request)
 
     def check(self, now: float) -> None:
-        """Fail the link if a timer of `shared.liveness` has run out."""
-        if self.up and (verdict := self._liveness.check(now)):
+        """Fail the link if the core is lost by the rules of `shared.liveness`."""
+        if self.up and (verdict := self._liveness.check(now) or self._account.check()):
+            self.lost = verdict.lost
             self.fail(PeerError(f"core {self.info.node}: {verdict.reason}"))
 
     def fail(self, error: FirstlightError) -> None:
@@ -314,6 +330,8 @@ class CoreLink:
         if load is not None:
             self.load, self.load_at_s = load, now
             self._memory.heard(self.info.node, load, now)
+            if not frame.failed:  # what it brings is not taken in yet
+                self._account.frame(load, now, whole=_whole(frame))
             self._ended_since_load = max(0, self._ended_since_load - ended)
 
     def _ponged(self, ping: int, now: float) -> None:
@@ -331,3 +349,9 @@ class CoreLink:
         self.info = info
         self.up = self.welcomed = True
         self._memory.welcomed(info, now)
+
+
+def _whole(frame: core_pb2.CoreFrame) -> bool:
+    """Whether nothing can have been left at the core for the next frame."""
+    endings = max(len(frame.done), len(frame.failed))
+    return endings < WHOLE_ENDINGS_MAX and frame.ByteSize() < WHOLE_BYTES_MAX

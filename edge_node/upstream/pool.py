@@ -14,6 +14,7 @@ from firstlight.edge_node.view import MeshMemory
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import FirstlightError
 from firstlight.shared.history_file import History
+from firstlight.shared.liveness import Lost
 from firstlight.shared.types import NodeInfo
 
 log = logging.getLogger(__name__)
@@ -31,11 +32,12 @@ class LinkPool:
         connect: Callable[[str], grpc.aio.Channel],
         rng: Random,
         *,
-        on_lost: Callable[[str], None] = lambda core: None,
+        on_lost: Callable[[str, Lost | None], None] = lambda core, lost: None,
         history: History | None = None,
         config: LinksConfig | None = None,
     ) -> None:
-        """`connect` opens a channel to an address; `on_lost` hears of each link that was up."""
+        """`connect` opens a channel to an address; `on_lost` hears of each link that was up,
+        and by which rule it was given up, if it was by one."""
         self._memory = memory
         self.on_lost = on_lost
         self._connect = connect
@@ -107,7 +109,7 @@ class LinkPool:
             with contextlib.suppress(grpc.RpcError):
                 await channel.close()
         if link.welcomed:
-            self.on_lost(core)
+            self.on_lost(core, link.lost)
             log.warning("link to %s lost: %s", core, reason.message)
         else:
             log.debug("no link to %s: %s", core, reason.message)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from firstlight.shared.routing.ejection import Ejection
+from firstlight.shared.routing.ejection import PROBE_S, Ejection
 
 
 def _fail(ejection: Ejection, core: str, times: int, *, now: float, cores: int = 10) -> bool:
@@ -62,3 +62,55 @@ def test_refusals_never_eject_and_their_penalty_fades() -> None:
     assert ejection.penalty_ms("a", 2) == ejection.penalty_ms("a", 0) / 2
     assert ejection.penalty_ms("a", 60) < 0.1
     assert ejection.penalty_ms("b", 0) == 0
+
+
+def test_a_core_that_is_proven_to_lose_requests_is_out_at_once_and_longer_each_time() -> None:
+    ejection = Ejection()
+    assert ejection.failure("a", cores=2, now=0, proven=True)
+    assert ejection.ejected("a", 29.9)
+    ejection.asked("a", 30)
+    assert ejection.failure("a", cores=2, now=31, proven=True)
+    assert ejection.ejected("a", 90.9)
+    assert not ejection.ejected("a", 91)
+
+
+def test_a_core_in_doubt_is_tried_by_one_request_at_a_time() -> None:
+    ejection = Ejection()
+    ejection.failure("a", cores=2, now=0, proven=True)
+    ejection.asked("a", 29)  # all others were worse
+    assert not ejection.ejected("a", 30)
+    ejection.asked("a", 30)
+    assert ejection.ejected("a", 30.1)
+    assert not ejection.ejected("a", 30 + PROBE_S), "nobody knows what became of it"
+    ejection.asked("a", 30 + PROBE_S)
+    ejection.success("a")
+    assert not ejection.ejected("a", 30 + PROBE_S)
+    ejection.asked("a", 40)
+    assert not ejection.ejected("a", 40), "it is in doubt no more"
+
+
+def test_a_core_that_refuses_although_it_has_room_is_hit_five_times_in_half_a_minute() -> None:
+    ejection, hits = Ejection(), []
+    for tick in range(300):  # a request each 100 ms, answered 20 ms later
+        now = tick / 10
+        if not ejection.ejected("a", now):
+            ejection.asked("a", now)
+            ejection.refused("a", now + 0.02, has_room=True)
+            hits.append(now)
+    assert hits == [0.0, 1.1, 3.2, 7.3, 15.4]
+
+
+def test_refusals_that_were_on_their_way_together_count_once() -> None:
+    ejection = Ejection()
+    for _ in range(20):
+        ejection.refused("a", 0.0, has_room=True)
+    assert ejection.ejected("a", 0.9)
+    assert not ejection.ejected("a", 1.0)
+
+
+def test_a_core_that_serves_between_refusals_is_never_out_for_longer_than_a_second() -> None:
+    ejection = Ejection()
+    for number in range(20):
+        ejection.refused("a", 2.0 * number, has_room=True)
+        assert not ejection.ejected("a", 2.0 * number + 1)
+        ejection.success("a")
