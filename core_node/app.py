@@ -32,7 +32,7 @@ from firstlight.shared import lifecycle, rpc
 from firstlight.shared.config import state_dir
 from firstlight.shared.door import failing
 from firstlight.shared.engine.plan import Runner
-from firstlight.shared.errors import ConfigError, PeerError
+from firstlight.shared.errors import ConfigError, DiedError
 from firstlight.shared.faults import CLOCK, SWITCHES, Failing
 from firstlight.shared.history_file import History, history_of, sampling
 from firstlight.shared.join import Joiner
@@ -47,7 +47,7 @@ CLOSE_S = 0.2
 
 
 async def main(settings: CoreSettings, stop: asyncio.Event) -> None:
-    """Serve until `stop`, then drain. Raises `ConfigError`, or `PeerError` if the engine fails."""
+    """Serve until `stop`, then drain. Raises `ConfigError`, or `DiedError` if the engine fails."""
     with history_of(settings.history, settings.node, Role.CORE) as history:
         async with failing(settings.faults, (*SWITCHES, CLOCK)) as state:
             await _main(settings, stop, history, state)
@@ -193,9 +193,9 @@ async def _serve(
 async def _give_up(server: LinkServer, error: BaseException) -> None:
     """The engine is not to be trusted any more: send all that runs elsewhere, and end."""
     message = f"core {server.info.node}: the engine failed: {type(error).__name__}: {error}"
-    server.fail_all(PeerError(message))
+    server.fail_all(DiedError(message))
     await server.flush()
-    raise PeerError(message)
+    raise DiedError(message)
 
 
 @asynccontextmanager

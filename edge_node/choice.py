@@ -6,7 +6,7 @@ core is lost, whether the answer moves on to another one or ends with an error.
 
 from codecs import getincrementaldecoder
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from random import Random
@@ -14,7 +14,7 @@ from random import Random
 from firstlight.edge_node.answer import ChoiceStats, Event, Progress, TokenText, TtftParts
 from firstlight.shared.blocks import block_hashes, root_hash
 from firstlight.shared.errors import PeerError, RequestError
-from firstlight.shared.retry import Attempts, Decision, RetryBudget
+from firstlight.shared.retry import Attempts, Decision, Life, RetryBudget
 from firstlight.shared.stream import CREDIT_TOKENS, TokenStream, ending
 from firstlight.shared.text.detokenizer import Detokenizer
 from firstlight.shared.types import (
@@ -45,6 +45,8 @@ class Assignment:
     """Prompt tokens that the core was expected to have cached."""
     ttft_ms: float = 0.0
     """Time to the first token that was expected of the core."""
+    incarnation: int = 0
+    """Of the core: which of its lives."""
     route: Route = field(default_factory=lambda: Route(()))
     """Why it was chosen, and who stood behind it; the best few."""
 
@@ -227,14 +229,19 @@ class Choice:
             totals[source] = totals.get(source, HintCount()) + count
         self.stats = replace(self.stats, hints=totals)
 
-    def lost(self, now: float, rng: Random, *, died: bool = True) -> Decision:
+    def lost(
+        self, now: float, rng: Random, *, died: bool, living: Collection[Life] = ()
+    ) -> Decision:
         """The core is gone, or handed the choice over: whether it goes on elsewhere.
 
-        Only a core that `died` before it committed an id here is a strike against the request.
+        Only a core that `died` before it committed an id here is a strike against the request, and
+        only as long as it is not among the `living`.
         """
         self._was_lost = True
-        innocent = self._committed_in_epoch or not died
-        return self._attempts.lost(self._mark_tried(), committed_here=innocent, now=now, rng=rng)
+        core, strike = self._mark_tried(), None
+        if died and not self._committed_in_epoch and self.assignment is not None:
+            strike = (core, self.assignment.incarnation)
+        return self._attempts.lost(core, strike=strike, living=living, now=now, rng=rng)
 
     def refused(self, failed: Failed, budget: RetryBudget, now: float, rng: Random) -> Decision:
         """The core lives, and gave the choice up: whether it goes on elsewhere."""

@@ -26,6 +26,7 @@ from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import (
     CapacityError,
     DeadlineError,
+    DiedError,
     ErrorKind,
     FirstlightError,
     PeerError,
@@ -310,9 +311,13 @@ class Flight:
         now = monotonic_s()
         self._note("marks", now, epoch=failed.epoch, marks=failed.marks)
         error = from_kind(failed.kind, failed.message, retry_after_s=failed.retry_after_s)
-        if failed.kind == ErrorKind.PEER:  # it drains, or is about to end: it hands over
+        if isinstance(error, DiedError):  # its engine failed: it is about to end
             self._leave_core()
-            self._after_loss(error, died=False)
+            self._after_loss(error)
+            return
+        if failed.kind == ErrorKind.PEER:  # it drains
+            self._leave_core()
+            self._after_loss(error, how="handed over")
             return
         if failed.kind == ErrorKind.CAPACITY and self._link is not None:
             self._pipeline.router.refused(self._link, now)
@@ -333,9 +338,10 @@ class Flight:
         elif not self._landed:
             self._after_loss(error)
 
-    def _after_loss(self, error: FirstlightError, *, died: bool = True) -> None:
-        decision = self.choice.lost(monotonic_s(), self._pipeline.rng, died=died)
-        self._note_left("lost" if died else "handed over", decision, error)
+    def _after_loss(self, error: FirstlightError, *, how: str = "lost") -> None:
+        died, living = isinstance(error, DiedError), self._pipeline.router.living()
+        decision = self.choice.lost(monotonic_s(), self._pipeline.rng, died=died, living=living)
+        self._note_left(how, decision, error)
         message = f"{error.message}; {decision.reason}"
         if decision.go_on:
             self._move_after(decision, error)

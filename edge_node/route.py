@@ -14,6 +14,7 @@ from firstlight.edge_node.upstream.pool import LinkPool
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import CapacityError, RequestError
 from firstlight.shared.liveness import Lost
+from firstlight.shared.retry import Life
 from firstlight.shared.routing.choose import SHED, Wanted, choose
 from firstlight.shared.routing.ejection import Ejection
 from firstlight.shared.routing.prefixes import SentPrefixes
@@ -97,6 +98,7 @@ class CoreRouter:
             region=link.info.region,
             numerics_class=link.info.numerics_class,
             network_ms=link.rtt.ms,
+            incarnation=link.info.incarnation,
             prefix_tokens=resident.get(core, 0),
             ttft_ms=best.ttft_ms,
             route=Route(route.candidates[:CANDIDATES_KEPT], route.reason),
@@ -145,6 +147,11 @@ class CoreRouter:
         """The link broke: one failure, however many choices were on it; the cache may be gone."""
         self._sent.forget(core)
         self.failed(core, proven=lost is Lost.FORGOTTEN)
+
+    def living(self) -> frozenset[Life]:
+        """Cores that are linked and stay, by the life that is heard."""
+        links = [link for link in self._pool.links if not link.load.draining]
+        return frozenset((link.info.node, link.info.incarnation) for link in links)
 
     def round_trips(self) -> tuple[tuple[str, float], ...]:
         """Measured round trip to each linked core, ms."""

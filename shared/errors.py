@@ -20,6 +20,7 @@ class ErrorKind(StrEnum):
     QUOTA = "quota"
     CAPACITY = "capacity"
     PEER = "peer"
+    DIED = "died"
     STALE = "stale"
     SLOW_CLIENT = "slow_client"
     DEADLINE = "deadline"
@@ -132,6 +133,12 @@ class PeerError(FirstlightError):
     retry_elsewhere = True
 
 
+class DiedError(PeerError):
+    """The other node ended, with all that it had; one of its requests may be the cause."""
+
+    kind = ErrorKind.DIED
+
+
 class StaleError(PeerError):
     """An assignment older than one the node has already seen."""
 
@@ -175,6 +182,7 @@ _CLASSES: dict[ErrorKind, type[FirstlightError]] = {
         CapacityError,
         QuotaError,
         PeerError,
+        DiedError,
         StaleError,
         SlowClientError,
         DeadlineError,

@@ -8,10 +8,14 @@ jitter.
 
 Poison: a request under which core after core dies is the likely cause. A strike counts only if the
 core died before this request committed a token on it, so that an innocent stream on a core that is
-killed again and again, but answers in between, goes on.
+killed again and again, but answers in between, goes on. A core that is silent, hangs, or lost the
+request has not died: nothing says that this request did it, and no core has to be started again.
+That a connection broke looks like a death; a strike is taken back if that life of the core is heard
+again.
 """
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -27,6 +31,10 @@ BUDGET_PER_S = 3.0
 BUDGET_HALF_LIFE_S = 10.0
 BACKOFF_BASE_S = 0.05
 BACKOFF_MAX_S = 2.0
+
+
+Life = tuple[str, int]
+"""A node, and its incarnation."""
 
 
 class Why(StrEnum):
@@ -97,7 +105,7 @@ class Attempts:
     def __init__(self) -> None:
         self.moves = 0
         self._moved_at: deque[float] = deque(maxlen=MOVES_MAX)
-        self._strikes: list[str] = []
+        self._strikes: list[Life] = []
         self._tries = 1
         self._idle_moves = 0
 
@@ -106,12 +114,25 @@ class Attempts:
         self._tries = 1
         self._idle_moves = 0
 
-    def lost(self, core: str, *, committed_here: bool, now: float, rng: Random) -> Decision:
-        """The core died or hangs. `committed_here`: it committed a token of this request before."""
-        if not committed_here:
-            self._strikes.append(core)
+    def lost(
+        self,
+        core: str,
+        *,
+        strike: Life | None,
+        living: Collection[Life] = (),
+        now: float,
+        rng: Random,
+    ) -> Decision:
+        """The core is lost, or hands over.
+
+        `strike`: the life of it that ended before it committed a token of this request; None if it
+        had, or lives for all that is known. `living`: those that are heard now.
+        """
+        self._strikes = [one for one in self._strikes if one not in living]
+        if strike is not None:
+            self._strikes.append(strike)
             if len(self._strikes) >= STRIKES_MAX:
-                cores = " and ".join(self._strikes)
+                cores = " and ".join(name for name, _ in self._strikes)
                 return Decision(False, Why.POISON, f"{cores} died before its first token there")
         if len(self._moved_at) == MOVES_MAX and now - self._moved_at[0] < MOVES_WINDOW_S:
             return Decision(False, Why.MOVES, f"moved {MOVES_MAX} times within a minute")

@@ -17,7 +17,7 @@ import grpc
 from firstlight.edge_node.upstream.warmth import LinksConfig, Warmth
 from firstlight.edge_node.view import MeshMemory
 from firstlight.shared.clock import monotonic_s
-from firstlight.shared.errors import FirstlightError, PeerError
+from firstlight.shared.errors import DiedError, FirstlightError, PeerError
 from firstlight.shared.estimate import RttEstimate
 from firstlight.shared.history import What
 from firstlight.shared.history_file import History
@@ -225,7 +225,10 @@ class CoreLink:
             return exception
         if isinstance(exception, grpc.aio.AioRpcError):
             detail = exception.details() or exception.code().name
-            return PeerError(f"core {self.info.node} broke off: {detail}")
+            # A core that ends a link says why by another status; this one is the transport's.
+            broken = exception.code() is grpc.StatusCode.UNAVAILABLE
+            error = DiedError if broken else PeerError
+            return error(f"core {self.info.node} broke off: {detail}")
         if isinstance(exception, TimeoutError):
             return PeerError(f"core {self.info.node}: no welcome within {CONNECT_TIMEOUT_S:g} s")
         if exception is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from firstlight.infra.judge.evidence import ENDS, Evidence, Process, Said, Telling
-from firstlight.infra.judge.run_file import LOSING
+from firstlight.infra.judge.run_file import ENDING
 from firstlight.infra.judge.verdict import Violation, violation
 from firstlight.shared.errors import ErrorKind
 from firstlight.shared.history import What
@@ -184,13 +184,15 @@ def _epochs(telling: Telling) -> Iterator[list[Said]]:
 
 
 def _strike(epoch: list[Said], evidence: Evidence) -> bool:
-    """Whether the core of an epoch was lost before it committed, by others' word as well."""
+    """Whether the core of an epoch died before it committed, by others' word as well."""
     opened, left = epoch[0], [one for one in epoch if one.line.what in (What.MOVED, What.LEFT)]
     committed = any(one.line.what is What.COMMITTED for one in epoch)
     if committed or not left or left[0].fact("how") != LOST:
         return False
     core, since, until = opened.fact("core"), opened.t - SLACK_S, left[0].t + SLACK_S
-    if evidence.run.struck(core, LOSING, since, until):
+    if evidence.run.struck(core, ENDING, since, until):
         return True
+    if evidence.run.struck(core, {"freeze"}, since, until):  # its last line is no end
+        return False
     ends = [process.last.t for process in evidence.of_role("core") if process.node == core]
     return any(since <= end <= until for end in ends)

@@ -22,8 +22,6 @@ RECOVERY_S = 30.0
 
 ENDING = frozenset({"kill", "restart", "region", "memory"})
 """Kinds of faults that a process ends of."""
-LOSING = ENDING | {"freeze", "slow", "hang", "silent", "partition", "link"}
-"""Kinds after which others may take a core for dead: what it says stops, or comes late."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ async def test_a_bug_in_the_engine_sends_all_elsewhere_and_ends_the_process(
         while len(failed) < 2:
             failed += (await asyncio.wait_for(call.read(), 10)).failed
         assert sorted(one.request for one in failed) == ["a", "b"]
-        assert {(one.kind, one.retry_elsewhere) for one in failed} == {("peer", True)}
+        assert {(one.kind, one.retry_elsewhere) for one in failed} == {("died", True)}
         with pytest.raises(PeerError, match="the engine failed: AssertionError: blocks do not"):
             await asyncio.wait_for(core.task, 10)
 

@@ -311,6 +311,42 @@ async def test_both_cores_killed_before_a_token_is_one_clear_error(tmp_path: Pat
         answer.close()
 
 
+async def test_links_that_fall_silent_before_a_token_are_no_poison(tmp_path: Path) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        for engine in mesh.engines.values():
+            engine._runner.step_s = 1.0  # type: ignore[attr-defined]
+        answer = mesh.pipeline.open(ask(max_tokens=2))
+        for name in ("core-eu", "core-us"):
+            assert answer.stats(0).core == name
+            await mesh.lose_link(name)  # as a timer of the edge does
+            await mesh.linked(2)
+        for engine in mesh.engines.values():
+            engine._runner.step_s = 0.0  # type: ignore[attr-defined]
+        assert [event.finish async for event in events(answer)][-1] is FinishReason.LENGTH
+        assert answer.stats(0).moved == 2
+        answer.close()
+
+
+@pytest.mark.parametrize(("kind", "code"), [("died", "poison"), ("peer", None)])
+async def test_two_cores_whose_engine_fails_before_a_token_are_poison_and_drained_ones_are_not(
+    tmp_path: Path, kind: str, code: str | None
+) -> None:
+    async with a_mesh(tmp_path) as mesh:
+        for engine in mesh.engines.values():
+            engine._runner.step_s = 1.0  # type: ignore[attr-defined]
+        answer = mesh.pipeline.open(ask())
+        request = answer._flights[0].choice.request.id
+        for epoch, name in enumerate(("core-eu", "core-us"), 1):
+            failed = Failed(request, epoch, kind, "it ends", True)
+            link = mesh.pool.link(name)
+            assert link is not None
+            load = core_pb2.Load(draining=True)
+            link._take(core_pb2.CoreFrame(failed=[to_failed(failed)], load=load), monotonic_s())
+        error = answer._error
+        assert (None if error is None else error.code) == code
+        answer.close()
+
+
 async def test_a_full_home_region_spills_to_the_next(tmp_path: Path) -> None:
     async with a_mesh(tmp_path, sequences_max=1, waiting_max=1) as mesh:
         asked = [ask(seed=number, max_tokens=100) for number in range(3)]

@@ -159,7 +159,7 @@ def test_credit_follows_what_the_client_took_in_steps() -> None:
 def test_another_class_after_a_move_is_said() -> None:
     made = choice()
     made.commit(commit(made, b"a"), 10.5)
-    made.lost(10.55, Random(1))
+    made.lost(10.55, Random(1), died=True)
     made.assign(OTHER)
     made.commit(commit(made, b"b", epoch=2), 10.6)
     assert (made.stats.moved, made.stats.continuation) == (1, "semantic")
@@ -169,9 +169,9 @@ def test_another_class_after_a_move_is_said() -> None:
 def test_a_core_of_another_class_that_committed_nothing_leaves_the_answer_exact() -> None:
     made = choice()
     made.commit(commit(made, b"a"), 10.5)
-    made.lost(10.52, Random(1))
+    made.lost(10.52, Random(1), died=True)
     made.assign(OTHER)
-    made.lost(10.54, Random(1))
+    made.lost(10.54, Random(1), died=True)
     made.assign(US)
     made.commit(commit(made, b"b", epoch=3), 10.6)
     assert (made.stats.moved, made.stats.continuation) == (2, "exact")
@@ -197,15 +197,15 @@ def test_a_core_that_dies_after_a_token_is_no_strike() -> None:
     made, rng = choice(), Random(1)
     for number in range(3):
         made.commit(commit(made, b"a", epoch=number + 1), 10.5)
-        assert made.lost(11.0 + number, rng).go_on
+        assert made.lost(11.0 + number, rng, died=True).go_on
         made.assign(US if number % 2 else EU)
 
 
 def test_two_cores_that_die_before_a_token_end_it_as_poison() -> None:
     made, rng = choice(), Random(1)
-    assert made.lost(11.0, rng).go_on
+    assert made.lost(11.0, rng, died=True).go_on
     made.assign(US)
-    decision = made.lost(11.1, rng)
+    decision = made.lost(11.1, rng, died=True)
     assert (decision.go_on, decision.why) == (False, Why.POISON)
     assert made.tried == {"core-eu", "core-us"}
 
@@ -359,3 +359,21 @@ def test_only_the_first_commit_says_what_the_start_cost() -> None:
     made.commit(commit(made, b"b"), 12.0)
     assert made.stats.ttft_ms == before
     assert before.total == pytest.approx(500.0)
+
+
+def test_cores_that_fell_silent_before_a_token_are_no_strike() -> None:
+    made, rng = choice(), Random(1)
+    for number in range(3):
+        assert made.lost(11.0 + number, rng, died=False).go_on
+        made.assign(US if number % 2 else EU)
+    decision = made.lost(15.0, rng, died=True)
+    assert decision.go_on, "that is the first"
+
+
+def test_a_strike_is_of_one_life_of_a_core() -> None:
+    made, rng = choice(), Random(1)
+    assert made.lost(11.0, rng, died=True).go_on
+    made.assign(US)
+    assert made.lost(12.0, rng, died=True, living={("core-eu", EU.incarnation)}).go_on
+    made.assign(EU)
+    assert made.lost(13.0, rng, died=True, living={("core-us", 99)}).why is Why.POISON

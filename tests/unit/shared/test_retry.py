@@ -8,34 +8,34 @@ from firstlight.shared.retry import Attempts, RetryBudget, Why, full_jitter_s
 
 
 def test_the_first_move_is_made_at_once() -> None:
-    decision = Attempts().lost("c1", committed_here=True, now=0, rng=Random(1))
+    decision = Attempts().lost("c1", strike=None, now=0, rng=Random(1))
     assert (decision.go_on, decision.why, decision.wait_s) == (True, Why.MOVE, 0.0)
 
 
 def test_a_request_moves_at_most_four_times_a_minute() -> None:
     attempts, rng = Attempts(), Random(1)
     for now in (0, 1, 2, 3):
-        assert attempts.lost("c1", committed_here=True, now=now, rng=rng).go_on
-    refused = attempts.lost("c1", committed_here=True, now=59.9, rng=rng)
+        assert attempts.lost("c1", strike=None, now=now, rng=rng).go_on
+    refused = attempts.lost("c1", strike=None, now=59.9, rng=rng)
     assert (refused.go_on, refused.why) == (False, Why.MOVES)
-    assert attempts.lost("c1", committed_here=True, now=60, rng=rng).go_on
+    assert attempts.lost("c1", strike=None, now=60, rng=rng).go_on
     assert attempts.moves == 5
 
 
 def test_two_cores_that_die_before_their_first_token_make_poison() -> None:
     attempts, rng = Attempts(), Random(1)
-    assert attempts.lost("c1", committed_here=False, now=0, rng=rng).go_on
-    decision = attempts.lost("c2", committed_here=False, now=1, rng=rng)
+    assert attempts.lost("c1", strike=("c1", 1), now=0, rng=rng).go_on
+    decision = attempts.lost("c2", strike=("c2", 1), now=1, rng=rng)
     assert (decision.go_on, decision.why) == (False, Why.POISON)
     assert decision.reason == "c1 and c2 died before its first token there"
 
 
 def test_cores_that_die_after_a_token_are_no_strike() -> None:
     attempts, rng = Attempts(), Random(1)
-    assert attempts.lost("c1", committed_here=False, now=0, rng=rng).go_on
+    assert attempts.lost("c1", strike=("c1", 1), now=0, rng=rng).go_on
     for minute in range(1, 10):
         attempts.committed()
-        decision = attempts.lost("c2", committed_here=True, now=60 * minute, rng=rng)
+        decision = attempts.lost("c2", strike=None, now=60 * minute, rng=rng)
         assert decision.go_on
 
 
@@ -83,3 +83,25 @@ def test_waits_are_spread_over_all_of_their_limit(attempt: int, limit_s: float) 
     waits = [full_jitter_s(attempt, rng) for _ in range(2000)]
     assert 0 <= min(waits) < 0.01 * limit_s
     assert 0.99 * limit_s < max(waits) <= limit_s
+
+
+def test_a_core_that_is_heard_again_in_the_same_life_had_not_died() -> None:
+    attempts, rng = Attempts(), Random(1)
+    assert attempts.lost("c1", strike=("c1", 1), now=0, rng=rng).go_on
+    living = {("c1", 1), ("c3", 1)}
+    assert attempts.lost("c2", strike=("c2", 1), living=living, now=1, rng=rng).go_on
+    decision = attempts.lost("c3", strike=("c3", 1), living={("c1", 1)}, now=2, rng=rng)
+    assert (decision.go_on, decision.why) == (False, Why.POISON)
+
+
+def test_a_core_that_was_started_again_has_died() -> None:
+    attempts, rng = Attempts(), Random(1)
+    assert attempts.lost("c1", strike=("c1", 1), now=0, rng=rng).go_on
+    decision = attempts.lost("c2", strike=("c2", 1), living={("c1", 2)}, now=1, rng=rng)
+    assert decision.why is Why.POISON
+
+
+def test_silence_after_silence_is_no_poison_but_ends_after_four_moves() -> None:
+    attempts, rng = Attempts(), Random(1)
+    whys = [attempts.lost("c", strike=None, now=now, rng=rng).why for now in range(5)]
+    assert whys == [Why.MOVE] * 4 + [Why.MOVES]

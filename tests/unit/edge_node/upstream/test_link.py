@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import grpc.aio
 from firstlight.edge_node.upstream.link import UNCOUNTED_MAX, CoreLink
 from firstlight.edge_node.upstream.warmth import KIB, LinksConfig
 from firstlight.edge_node.view import MeshMemory
-from firstlight.shared.errors import FirstlightError, PeerError
+from firstlight.shared.errors import DiedError, FirstlightError, PeerError
 from firstlight.shared.proto import core_pb2, core_pb2_grpc
 from firstlight.shared.proto.convert import to_node
 from firstlight.shared.types import Commit, Done, Failed, NodeInfo, Role
@@ -159,3 +160,63 @@ async def test_what_is_to_be_said_does_not_wait_for_padding() -> None:
         link.open(doubles.request("r", prompt=(1, 2, 3)), 1, (), Silent(), budget_s=1.0)
         core.reads.set()
         assert await core.before_open <= (256 + 128) * KIB
+
+
+class Unread(core_pb2_grpc.CoreServicer):
+    """Ends the link, as a core does whose edge does not read."""
+
+    async def Link(self, frames: Any, context: Any) -> AsyncIterator[core_pb2.CoreFrame]:
+        yield core_pb2.CoreFrame(welcome=core_pb2.Welcome(info=to_node(CORE)))
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "edge does not read")
+
+
+async def test_a_core_that_ends_a_link_has_not_died() -> None:
+    _, reason = await life_with(Unread())
+    assert isinstance(reason, PeerError)
+    assert not isinstance(reason, DiedError)
+
+
+PROCESS = """
+import asyncio, grpc.aio
+from firstlight.shared.proto import core_pb2, core_pb2_grpc
+from firstlight.shared.proto.convert import to_node
+from firstlight.shared.types import NodeInfo, Role
+
+class Core(core_pb2_grpc.CoreServicer):
+    async def Link(self, frames, context):
+        info = to_node(NodeInfo("core", Role.CORE, 1, "eu", "127.0.0.1:1"))
+        yield core_pb2.CoreFrame(welcome=core_pb2.Welcome(info=info))
+        async for frame in frames:
+            yield core_pb2.CoreFrame(pong=frame.ping.id)
+
+async def main():
+    server = grpc.aio.server()
+    core_pb2_grpc.add_CoreServicer_to_server(Core(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(port, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_core_whose_process_is_killed_has_died() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROCESS, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(30):
+            port = int(await process.stdout.readline())
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                link = CoreLink(CORE, channel, MeshMemory())
+                running = asyncio.create_task(link.run())
+                while not link.up:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                process.kill()
+                assert isinstance(await running, DiedError)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

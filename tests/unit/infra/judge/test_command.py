@@ -8,7 +8,7 @@ from judge_bed import COMMAND, Altered
 from unit.infra.judge.test_planted_faults import doubled
 
 from firstlight.infra import cli
-from firstlight.infra.judge.run_file import ENDING, LOSING, NAME, RunRecord, read_run
+from firstlight.infra.judge.run_file import ENDING, NAME, RunRecord, read_run
 from firstlight.shared.errors import ConfigError
 
 
@@ -57,9 +57,9 @@ def test_a_run_record_is_read_back_as_it_was(tmp_path: Path) -> None:
     first, second = record.run.faults
     assert first.until is not None
     assert first.t <= first.over <= second.t + 1
-    assert record.run.struck("b", LOSING, first.t)
+    assert record.run.struck("b", {"partition"}, first.t)
     assert not record.run.struck("b", ENDING, first.t)
-    assert not record.run.struck("c", LOSING, 0)
+    assert not record.run.struck("c", {"partition", *ENDING}, 0)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"faults": [{}]}', '{"colour": 1}'])

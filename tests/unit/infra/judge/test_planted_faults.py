@@ -254,9 +254,10 @@ def test_every_invariant_has_a_planted_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "found"), [("kill", set()), ("hang", set()), ("clock", {"poison"})]
+    ("kind", "found"),
+    [("kill", set()), ("hang", {"poison"}), ("freeze", {"poison"}), ("clock", {"poison"})],
 )
-def test_a_poison_is_no_violation_if_two_cores_were_lost_of_faults(
+def test_a_poison_is_no_violation_if_two_cores_died_of_faults(
     run: Altered, kind: str, found: set[str]
 ) -> None:
     innocent(run)
