@@ -401,18 +401,25 @@ class Loader:
             self._expect(load, handle)
 
     async def _from_disk(self, load: _Load) -> bool:
-        find, disk = load.find, self._disk
+        """Whether all of it was there.
+
+        A block that is bad or gone costs itself: who waits computes it, and goes on behind the
+        blocks after it, which have landed. That all are read also finds all that are bad: the disk
+        forgets them, and takes them again once they are computed.
+        """
+        find, disk, whole = load.find, self._disk, True
         for index in range(find.disk - 1, find.start - 1, -1):
             assert disk is not None
             began_s = monotonic_s()
             block = await asyncio.to_thread(disk.read, find.hashes[index])
             if block is None:
-                return False
+                load.fate, whole = "bad", False
+                continue
             now = monotonic_s()
             self._disk_speed.observe(len(block), now - began_s, now)
             await self._wait_for_room()
             self._land(load, index, block, "disk")
-        return True
+        return whole
 
     def _land(self, load: _Load, index: int, payload: Buffer, tier: str) -> None:
         load.blocks += 1

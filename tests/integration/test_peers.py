@@ -22,6 +22,7 @@ from firstlight.shared import rpc, telemetry
 from firstlight.shared.blocks import block_hashes, root_hash
 from firstlight.shared.proto import blocks_pb2, blocks_pb2_grpc
 from firstlight.shared.redis_client import RedisConfig
+from firstlight.shared.routing.fetch import Way
 from firstlight.shared.tls import ensure_ca, issue
 from firstlight.shared.types import Role, Sampling
 
@@ -180,6 +181,24 @@ async def test_a_restarted_core_reads_its_prefixes_from_disk(tmp_path: Path) -> 
         assert await one.ask(asking("second")) == expected
         assert one.cached_tokens("second") >= len(PROMPT) // 2
     disk.close(5)
+
+
+async def test_blocks_spoiled_on_disk_are_computed_once_and_written_anew(tmp_path: Path) -> None:
+    seals, section = BlockSeals((bytes(32),), NAMESPACE), KvSection(ways=(Way.FETCH,))
+    hashes = block_hashes(root_hash(tokenizer_hash="t", salt=bytes(16)), PROMPT)[:BLOCKS]
+    answers = []
+    for spoiled in ((), (0, 5)):
+        disk = DiskTier(DiskConfig(tmp_path / "disk", 1 << 20), seals=seals, block_bytes=128)
+        for number in spoiled:
+            path = tmp_path / "disk" / disk._files.name(hashes[number])
+            path.write_bytes(bytes(path.stat().st_size))
+        async with core("core-a", tmp_path, section, disk=disk) as one:
+            answers.append(await one.ask(asking("again")))
+            assert (one.cached_tokens("again") > 0) == bool(spoiled)
+            await until(lambda: disk.counts().cached == BLOCKS)  # noqa: B023
+        assert all(disk.read(one) for one in hashes)
+        disk.close(5)
+    assert answers[0] == answers[1]
 
 
 async def call_of(folder: Path, one: Core, role: Role = Role.CORE):

@@ -6,7 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from disk_bed import BLOCK_BYTES, SEALS, block_of, hash_of, tier, wait_until
+from disk_bed import (
+    BLOCK_BYTES,
+    FILE_BYTES,
+    SEALS,
+    block_of,
+    hash_of,
+    path_of,
+    tier,
+    wait_until,
+)
 
 from firstlight.core_node.backends.backend import Batch
 from firstlight.core_node.kv import loader
@@ -122,6 +131,40 @@ async def test_what_is_read_faster_than_computed_is_waited_for_and_comes_from_th
     await until_ended(engine)
     assert engine.expected == [("a", 12, True)]
     assert engine.landed == [*reversed(CHAIN[3:])]
+    await made.close()
+
+
+async def test_blocks_that_are_bad_on_disk_cost_themselves_and_not_the_rest_of_the_chain(
+    disk: DiskTier, tmp_path: Path
+) -> None:
+    bad = (0, 4, 9)
+    for number in bad:
+        path_of(tmp_path, number).write_bytes(bytes(FILE_BYTES))
+    engine = Told()
+    made, _ = build(engine, disk=disk)
+    want(made, "a")
+    await until_ended(engine)
+    assert engine.landed == [CHAIN[n] for n in reversed(range(12)) if n not in bad]
+    await made.close()
+
+
+async def test_all_bad_blocks_of_a_chain_are_found_at_once_and_can_be_written_again(
+    disk: DiskTier, tmp_path: Path
+) -> None:
+    bad = (0, 4, 9)
+    for number in bad:
+        path_of(tmp_path, number).write_bytes(bytes(FILE_BYTES))
+    engine = Told()
+    made, _ = build(engine, disk=disk)
+    want(made, "a")
+    await until_ended(engine)
+    assert [n for n in range(12) if not disk.holds(hash_of(n))] == [*bad]
+    for number in bad:  # they were computed
+        assert disk.offer(hash_of(number), block_of(number))
+    wait_until(lambda: disk.leading(CHAIN) == 12)
+    want(made, "b")
+    await until_ended(engine, 2)
+    assert len(engine.landed) == 9 + 12
     await made.close()
 
 
