@@ -184,41 +184,56 @@ class Http3Client:
         self._transport: asyncio.DatagramTransport | None = None
         self._connected_s: float | None = None
         self._connecting = asyncio.Lock()
+        self._failure: tuple[float, PeerError] | None = None
+        """When connecting failed last, and why."""
         self._pinging: asyncio.TimerHandle | None = None
 
     async def connect(self) -> Http3Protocol:
-        """The connection, made when there is none. Raises `PeerError` within the connect
-        timeout."""
+        """The connection, made when there is none.
+
+        Raises `PeerError` within the connect timeout: who waited while another one tried in vain
+        shares its failure.
+        """
+        asked_s = monotonic_s()
         async with self._connecting:
             if self._protocol is not None and self._protocol.ended is None:
                 return self._protocol
-            await self._close_transport()
-            loop = asyncio.get_running_loop()
+            if self._failure is not None and self._failure[0] > asked_s:
+                raise PeerError(self._failure[1].message)
             try:
-                infos = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_DGRAM)
-            except OSError as error:
-                raise PeerError(f"{self.authority}: {error}") from error
-            address = min(infos, key=lambda info: info[0] != socket.AF_INET)[4]
-            quic = QuicConnection(configuration=self._configuration)
-            # Connected, so that a closed port is an error at once and not a timeout.
-            self._transport, self._protocol = await loop.create_datagram_endpoint(
-                lambda: Http3Protocol(quic), remote_addr=(str(address[0]), self._port)
-            )
-            peer = self._transport.get_extra_info("peername")
-            self._protocol.connect(peer)
-            try:
-                async with asyncio.timeout(self._connect_timeout_s):
-                    self._connected_s = await asyncio.shield(self._protocol.connected)
-            except TimeoutError:
-                await self._close_transport()
-                raise PeerError(
-                    f"{self.authority} did not answer over HTTP/3 in {self._connect_timeout_s} s"
-                ) from None
+                return await self._connect()
             except PeerError as error:
-                await self._close_transport()
-                raise PeerError(f"{self.authority}: {error}") from error
-            self._pinging = loop.call_later(PING_PERIOD_S, self._ping)
-            return self._protocol
+                self._failure = (monotonic_s(), error)
+                raise
+
+    async def _connect(self) -> Http3Protocol:
+        await self._close_transport()
+        loop = asyncio.get_running_loop()
+        try:
+            infos = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_DGRAM)
+        except OSError as error:
+            raise PeerError(f"{self.authority}: {error}") from error
+        address = min(infos, key=lambda info: info[0] != socket.AF_INET)[4]
+        quic = QuicConnection(configuration=self._configuration)
+        # Connected, so that a closed port is an error at once and not a timeout.
+        self._transport, self._protocol = await loop.create_datagram_endpoint(
+            lambda: Http3Protocol(quic), remote_addr=(str(address[0]), self._port)
+        )
+        peer = self._transport.get_extra_info("peername")
+        self._protocol.connect(peer)
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                self._connected_s = await asyncio.shield(self._protocol.connected)
+        except TimeoutError:
+            await self._close_transport()
+            raise PeerError(
+                f"{self.authority} did not answer over HTTP/3 in {self._connect_timeout_s} s"
+            ) from None
+        except PeerError as error:
+            await self._close_transport()
+            raise PeerError(f"{self.authority}: {error}") from error
+        self._pinging = loop.call_later(PING_PERIOD_S, self._ping)
+        return self._protocol
 
     async def request(
         self, method: str, path: str, headers: HeaderMap | None = None, body: bytes = b""
