@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TESTS ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up check test proto bench clean
+.PHONY: help setup demo up check test proto lab bench clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -44,6 +44,9 @@ test: $(VENV)/dev.stamp  ## run the tests, those with real processes included
 
 proto: $(VENV)/dev.stamp  ## generate the wire messages from shared/proto/*.proto
 	@cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. firstlight/shared/proto/*.proto
+
+lab: $(VENV)/run.stamp  ## run the short scenario of faults in the laboratory, and judge it (root)
+	@$(BIN)/firstlight lab run short
 
 bench: $(VENV)/dev.stamp  ## print what the edge and the link add to the time to first token
 	@$(BIN)/python -m firstlight.infra.bench.overhead

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -144,6 +145,14 @@ class Http3Protocol(QuicConnectionProtocol):
         stream.changed.set()
 
 
+@lru_cache(maxsize=16)
+def _check_ca(ca_file: str, changed_ns: int) -> None:
+    """Raise `ValueError` or `OSError` for what holds no certificate; asked once for each file as
+    it is, since a client that connects should not pay for it."""
+    del changed_ns
+    ssl.create_default_context(cafile=ca_file)
+
+
 def _heed(connected: "asyncio.Future[float]") -> None:
     """Who waits for the connection hears of its failure; nobody else has to."""
     if not connected.cancelled():
@@ -177,7 +186,7 @@ class Http3Client:
         try:
             if ca_file is not None:
                 self._configuration.load_verify_locations(str(ca_file))
-                ssl.create_default_context(cafile=str(ca_file))
+                _check_ca(str(ca_file), ca_file.stat().st_mtime_ns)
         except (OSError, ValueError, ssl.SSLError) as error:
             raise ConfigError(f"cannot use the CA file {ca_file}: {error}") from error
         self._protocol: Http3Protocol | None = None
