@@ -10,13 +10,14 @@ from firstlight.infra.lab.namespaces import missing
 from firstlight.infra.lab.network import Network, start_network
 from firstlight.infra.lab.topology_file import load_topology
 
+WITHOUT_ROOT = {"test_relay_lab.py", "test_scenarios.py"}
 needs_namespaces = pytest.mark.skipif(bool(missing()), reason=f"no namespaces: {missing()}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
-        if item.path.parent == here and item.path.name != "test_relay_lab.py":
+        if item.path.parent == here and item.path.name not in WITHOUT_ROOT:
             item.add_marker(needs_namespaces)
 
 

@@ -1,7 +1,6 @@
 """The short scenarios: one fault of each kind under load, with and without root."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from firstlight.infra.lab.leftovers import marked
 from firstlight.infra.lab.namespaces import missing
 from firstlight.shared.config import environment_of
 
@@ -25,6 +23,7 @@ def run(state: Path, *arguments: str) -> dict[str, Any]:
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
+        check=False,
     )
     assert done.stdout, done.stderr[-4000:]
     told: dict[str, Any] = json.loads(done.stdout)
@@ -40,12 +39,10 @@ def check(told: dict[str, Any]) -> None:
     assert told["held"]
 
 
-@pytest.mark.timeout(TIMEOUT_S + 30)
 def test_one_fault_of_each_kind_that_needs_no_root(tmp_path: Path) -> None:
     check(run(tmp_path, "short", *(["--relay"] if missing() else [])))
 
 
-@pytest.mark.timeout(TIMEOUT_S + 30)
 @pytest.mark.skipif(bool(missing()), reason=f"no namespaces: {missing()}")
 def test_one_fault_of_each_kind_that_needs_root(tmp_path: Path) -> None:
     check(run(tmp_path, "short_root"))
