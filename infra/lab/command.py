@@ -46,7 +46,7 @@ def up(
 @app.command()
 def run(
     scenario: Annotated[
-        str, typer.Argument(metavar="SCENARIO", help="A file, or one that comes with this: a.")
+        str, typer.Argument(metavar="SCENARIO", help="A file, or a name from docs/scenarios.md.")
     ],
     seed: Annotated[int | None, typer.Option(help="Of all lots; default: the file's.")] = None,
     histories: Annotated[
