@@ -33,6 +33,8 @@ NOT_SETTINGS = frozenset({"FIRSTLIGHT_STATE_DIR"})
 """Variables with our prefix that are read elsewhere in this module."""
 
 FILE_BYTES_MAX = 1 << 20
+VALUES_MAX = 1_000_000
+"""In a document, with what its aliases repeat."""
 
 Region = Annotated[str, Field(min_length=1, max_length=64)]
 Seconds = Annotated[float, Field(ge=0)]
@@ -98,6 +100,19 @@ def parse_document(model: type[D], document: Mapping[str, Any], path: Path) -> D
     return parsed
 
 
+def _count(value: object, known: dict[int, int]) -> int:
+    """Values of a document with aliases written out, though each is visited once.
+
+    What is part of itself has no end: `RecursionError`.
+    """
+    if not isinstance(value, dict | list | tuple):
+        return 1
+    if id(value) not in known:
+        below = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_count(one, known) for one in below)
+    return known[id(value)]
+
+
 def environment_of(state: Path) -> dict[str, str]:
     """This process' environment for a child whose state directory is another."""
     return {**os.environ, "FIRSTLIGHT_STATE_DIR": str(state)}
@@ -138,6 +153,8 @@ def read_document(path: Path) -> dict[str, Any]:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise ConfigError(f"{path}: larger than {FILE_BYTES_MAX} bytes")
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        if _count(values, {}) > VALUES_MAX:
+            raise ConfigError(f"{path}: its aliases stand for more than {VALUES_MAX} values")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
@@ -205,6 +222,9 @@ def _not_finite(value: object, where: tuple[str, ...]) -> Iterator[tuple[tuple[s
     if isinstance(value, Mapping):
         for key, below in value.items():
             yield from _not_finite(below, (*where, str(key)))
+    elif isinstance(value, list | tuple):
+        for place, below in enumerate(value):
+            yield from _not_finite(below, (*where, str(place)))
     elif isinstance(value, float) and not isfinite(value):
         yield where, value
 

@@ -95,9 +95,15 @@ def test_a_few_lines_that_stand_for_a_billion_values_are_one_short_error(file: P
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
     file.write_text("\n".join(lines))
-    with pytest.raises(ConfigError, match="unknown key") as caught:
+    with pytest.raises(ConfigError, match="aliases stand for more than") as caught:
         load_settings(Example, file)
     assert max(map(len, caught.value.message.splitlines())) < 400
+
+
+def test_a_value_that_is_part_of_itself_is_refused(file: Path) -> None:
+    file.write_text("node: &all [*all]\n")
+    with pytest.raises(ConfigError, match=str(file)):
+        load_settings(Example, file)
 
 
 def test_a_missing_file_is_named(file: Path) -> None:
@@ -157,3 +163,16 @@ def test_a_number_that_is_none_is_named_by_its_path(file: Path, value: str) -> N
     file.write_text(f"times: {{wait_s: {value}}}\n")
     with pytest.raises(ConfigError, match=r"times\.wait_s: .*expected a finite number"):
         load_settings(Timed, file)
+
+
+def test_a_number_that_is_none_is_found_within_a_list(file: Path) -> None:
+    @dataclass(frozen=True, slots=True)
+    class Points:
+        points: tuple[tuple[float, float], ...] = ()
+
+    class Table(Settings):
+        table: Points = Points()
+
+    file.write_text("table: {points: [[1, 2], [3, .nan]]}\n")
+    with pytest.raises(ConfigError, match=r"table\.points\.1\.1: .*expected a finite number"):
+        load_settings(Table, file)
