@@ -221,7 +221,7 @@ class Topology(BaseModel):
         """What one field alone does not show, each with the path of the wrong field."""
         found = list(self._problems_of_names())
         for index, rule in enumerate(self.links):
-            found += self._problems_of(rule, f"links.{index}")
+            found += self.problems_of(rule, f"links.{index}")
         return found or list(self._problems_of_pairs())
 
     def _problems_of_pairs(self) -> Iterator[str]:
@@ -249,7 +249,8 @@ class Topology(BaseModel):
         if self.inside.between or self.inside.source or self.inside.target:
             yield "inside: it names ends, but stands for every pair of nodes in a region"
 
-    def _problems_of(self, rule: LinkRule, where: str) -> Iterator[str]:
+    def problems_of(self, rule: LinkRule, where: str) -> Iterator[str]:
+        """What is wrong with the ends of one rule, which stands at `where`."""
         one_way = {"from": rule.source, "to": rule.target}
         if rule.between is None and None in one_way.values():
             missing = next(name for name, value in one_way.items() if value is None)

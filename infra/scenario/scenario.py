@@ -39,8 +39,9 @@ COUNT_MAX, TOGETHER_MAX = 100_000, 1024
 _MODEL = ConfigDict(extra="forbid", frozen=True)
 
 Seconds = Annotated[float, Field(ge=0, le=3600)]
-Drawn = float | tuple[float, float]
-"""A number, or the ends between which the seed draws one."""
+_Number = Annotated[float, Field(ge=0)]
+Drawn = _Number | tuple[_Number, _Number]
+"""A number, or the ends between which the seed draws one; none is below 0."""
 ITS_CORE, ITS_EDGE = "its core", "its edge"
 """In a fault at a token: the nodes that serve the stream then."""
 FigureName = Literal[FIGURES]  # type: ignore[valid-type]
@@ -223,6 +224,8 @@ class Scenario(BaseModel):
         rows: set[str] = set()
         for number, phase in enumerate(self.phases):
             where = f"phases.{number}"
+            for place, rule in enumerate(phase.links):
+                yield from self.topology.problems_of(rule, f"{where}.links.{place}")
             for place, load in enumerate(phase.load):
                 here = f"{where}.load.{place}"
                 if load.name in rows:
@@ -251,15 +254,25 @@ class Scenario(BaseModel):
             yield f"{where}.load: {spec.load!r}, expected one of {', '.join(rows)}"
         elif spec.stream >= row.count:
             yield f"{where}.stream: {spec.stream}, and the row has {row.count}, counted from 0"
+        elif spec.at_token is not None and drawn_most(spec.at_token) > row.max_tokens:
+            yield f"{where}.at_token: {spec.at_token}, and answers have {row.max_tokens}"
         its = [name for name in places(spec.fault).values() if name in (ITS_CORE, ITS_EDGE)]
-        if its:
-            if spec.at_token is None:
-                yield f"{where}.fault: {its[0]!r} is known at a token only"
+        if its and spec.at_token is None:
+            yield f"{where}.fault: {its[0]!r} is known at a token only"
             return
         try:
-            check(spec.fault, self.topology)
+            check(self._with_anyone(spec.fault), self.topology)
         except ConfigError as error:
             yield f"{where}.fault: {error.message}"
+
+
+    def _with_anyone(self, fault: Fault) -> Fault:
+        """With some core and edge of the topology for those that serve a stream."""
+        anyone = {ITS_CORE: self.topology.of_role("core"), ITS_EDGE: self.topology.of_role("edge")}
+        named = {
+            name: anyone[node][0] for name, node in places(fault).items() if anyone.get(node or "")
+        }
+        return fault.model_copy(update=named)
 
 
 def places(fault: Fault) -> dict[str, str | None]:
@@ -307,6 +320,11 @@ def _filled(part: object, values: Mapping[str, object]) -> object:
     if part.startswith("$") and part[1:] in values:
         return values[part[1:]]
     return Template(part).safe_substitute(cast("Mapping[str, Any]", values))
+
+
+def drawn_most(value: Drawn) -> float:
+    """The most that `drawn` gives."""
+    return max(value) if isinstance(value, tuple) else value
 
 
 def drawn(value: Drawn, random: Random) -> float:

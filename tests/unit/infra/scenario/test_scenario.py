@@ -97,6 +97,24 @@ def test_a_fault_without_one_time_or_with_an_unknown_row_is_refused(tmp_path: Pa
     assert "phases.0.faults.0.load: 'other', expected one of some" in said
 
 
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ({"between": ["eu", "us"], "rtt_ms": 3}, "phases.0.links.0.between: 'us'"),
+        ({"from": "eu", "rtt_ms": 3}, "phases.0.links.0.to: missing"),
+    ],
+)
+def test_a_link_that_a_phase_cannot_change_is_refused_before_anything_runs(
+    tmp_path: Path, rule: dict[str, Any], said: str
+) -> None:
+    assert said in refusal(tmp_path, phase(links=[rule]))
+
+
+def test_a_limit_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    said = refusal(tmp_path, phase({"keep": {"failed": {"at_most": float("nan")}}}))
+    assert "phases.0.load.0.keep.failed.at_most" in said
+
+
 def test_a_bound_may_be_a_row_of_an_earlier_phase(tmp_path: Path) -> None:
     later = phase({"name": "later", "bound": {"row": "some", "plus": 10}})
     assert load_scenario(written(tmp_path, phase(), later)).phases[1].load[0].bound is not None
@@ -124,6 +142,21 @@ def test_a_name_that_is_neither_a_file_nor_known_says_what_is_known() -> None:
         ),
         ({"at_s": 1, "fault": {"do": "kill", "node": "its core"}}, "known at a token only"),
         ({"at_token": 3, "stream": 1, "fault": {"do": "kill", "node": "core"}}, "stream: 1"),
+        ({"at_token": 3, "fault": {"do": "hang", "node": "its edge"}}, "expected core"),
+        (
+            {"at_token": 3, "fault": {"do": "partition", "from": "its core", "to": "nowhere"}},
+            "'nowhere', expected a region or a node",
+        ),
+        (
+            {"at_s": 1, "fault": {"do": "link", "from": "*", "to": "*", "link": {"loss": 7}}},
+            "link.loss: 7",
+        ),
+        (
+            {"at_s": 1, "fault": {"do": "link", "from": "*", "to": "*", "link": {}}},
+            "expected properties",
+        ),
+        ({"at_s": -1, "fault": {"do": "kill", "node": "core"}}, "at_s"),
+        ({"at_token": [2, 17], "fault": {"do": "kill", "node": "core"}}, "answers have 16"),
     ],
 )
 def test_a_fault_that_cannot_come_is_refused_before_anything_runs(
