@@ -135,7 +135,10 @@ def parse(said: Mapping[str, Any]) -> Fault:
 
 
 def check(fault: Fault, topology: Topology) -> None:
-    """Raise `ConfigError` if the topology lacks what the fault names, or of another role, or the link cannot be."""
+    """Raise `ConfigError` if the topology lacks what it names or has it in another role.
+
+    Or if the link that it shall make cannot be.
+    """
     rule = RULES[fault.do]
     if fault.node is not None:
         node = topology.nodes.get(fault.node)

@@ -64,7 +64,7 @@ class Conductor:
             self.found.schedule += [f"{phase.name}: {one}" for one in planned]
 
     def run(self, histories: Path | None) -> Conducted:
-        """All phases. Raises `FirstlightError` only if the laboratory itself breaks."""
+        """All phases, or as far as the laboratory holds. Raises `ConfigError` if none can begin."""
         deadline_s = monotonic_s() + self._scenario.limit_s
         places = {load.at for phase in self._scenario.phases for load in phase.load}
         with ExitStack() as stack:
@@ -77,10 +77,16 @@ class Conductor:
             begun_s, used_s = monotonic_s(), _cpu_s()
             for phase in self._scenario.phases:
                 self._say(f"— {phase.name}")
-                if not self._run_phase(phase, told, deadline_s):
+                try:
+                    in_time = self._run_phase(phase, told, deadline_s)
+                except FirstlightError as error:  # what came before it is told all the same
+                    self.found.problems.append(f"{phase.name}: {error.message}")
+                    break
+                if not in_time:
                     break
             self.found.shares["clients"] = (_cpu_s() - used_s) / (monotonic_s() - begun_s)
-            self.found.shares["router"] = self._lab.router_share()
+            with suppress(OSError):  # it has ended, which is a problem of its own
+                self.found.shares["router"] = self._lab.router_share()
         return self.found
 
     def _run_phase(
@@ -88,7 +94,7 @@ class Conductor:
     ) -> bool:
         """One phase; whether there is time for the next."""
         self._change_links(phase)
-        sleep_s(phase.settle_s)
+        sleep_s(max(0.0, min(phase.settle_s, deadline_s - monotonic_s())))
         asked = self._questions(phase)
         schedule = Schedule(phase, self._seed)
         crowds = [
@@ -166,10 +172,16 @@ class Conductor:
         self._say(f"   {fault.what}")
 
     def _end_until(self, now: float) -> None:
-        """Take back what is due."""
+        """Take back what is due; what cannot be is tried again when the phase has ended."""
         for until_s, injected in [one for one in self._active if one[0] <= now]:
             self._active.remove((until_s, injected))
-            self._faults.end(injected)
+            try:
+                self._faults.end(injected)
+            except FirstlightError as error:
+                self._active.append((inf, injected))
+                what = f"not taken back: {injected.fault.what}: {error.message}"
+                self.found.problems.append(what)
+                continue
             self._say(f"   taken back: {injected.fault.what}")
 
     def _look_after_nodes(self) -> None:

@@ -265,14 +265,11 @@ class Scenario(BaseModel):
         except ConfigError as error:
             yield f"{where}.fault: {error.message}"
 
-
     def _with_anyone(self, fault: Fault) -> Fault:
         """With some core and edge of the topology for those that serve a stream."""
         anyone = {ITS_CORE: self.topology.of_role("core"), ITS_EDGE: self.topology.of_role("edge")}
-        named = {
-            name: anyone[node][0] for name, node in places(fault).items() if anyone.get(node or "")
-        }
-        return fault.model_copy(update=named)
+        found = {name: anyone.get(node or "") for name, node in places(fault).items()}
+        return fault.model_copy(update={name: one[0] for name, one in found.items() if one})
 
 
 def places(fault: Fault) -> dict[str, str | None]:
