@@ -11,7 +11,7 @@ core died before this request committed a token on it, so that an innocent strea
 killed again and again, but answers in between, goes on. A core that is silent, hangs, or lost the
 request has not died: nothing says that this request did it, and no core has to be started again.
 That a connection broke looks like a death; a strike is taken back if that life of the core is heard
-again.
+when the next core is lost, or is itself lost again.
 """
 
 from collections import deque
@@ -128,7 +128,7 @@ class Attempts:
         `strike`: the life of it that ended before it committed a token of this request; None if it
         had, or lives for all that is known. `living`: those that are heard now.
         """
-        self._strikes = [one for one in self._strikes if one not in living]
+        self._strikes = [one for one in self._strikes if one not in living and one != strike]
         if strike is not None:
             self._strikes.append(strike)
             if len(self._strikes) >= STRIKES_MAX:

@@ -105,3 +105,11 @@ def test_silence_after_silence_is_no_poison_but_ends_after_four_moves() -> None:
     attempts, rng = Attempts(), Random(1)
     whys = [attempts.lost("c", strike=None, now=now, rng=rng).why for now in range(5)]
     assert whys == [Why.MOVE] * 4 + [Why.MOVES]
+
+
+def test_a_life_that_is_struck_twice_had_not_died_the_first_time() -> None:
+    attempts, rng = Attempts(), Random(1)
+    assert attempts.lost("c1", strike=("c1", 1), now=0, rng=rng).go_on
+    assert attempts.lost("c1", strike=("c1", 1), now=1, rng=rng).go_on
+    decision = attempts.lost("c1", strike=("c1", 2), now=2, rng=rng)
+    assert decision.why is Why.POISON
