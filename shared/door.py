@@ -7,6 +7,7 @@ for what may be said there.
 
 import asyncio
 import json
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,6 +18,8 @@ from typing import Any
 from firstlight.shared.clock import shift_unix
 from firstlight.shared.errors import ConfigError, FirstlightError
 from firstlight.shared.faults import CLOCK, Failing
+
+log = logging.getLogger(__name__)
 
 LINE_BYTES_MAX = 64 << 10
 OPERATORS_MAX = 16
@@ -100,14 +103,22 @@ def answer_line(line: bytes, command: Command) -> bytes:
 
 def _answer(line: bytes, command: Command) -> dict[str, Any]:
     try:
-        said = json.loads(line)
-        if not isinstance(said, dict):
-            raise ConfigError("one object a line expected")
-        return {"ok": True, **command(said)}
+        return {"ok": True, **command(_said(line))}
     except FirstlightError as error:
         return {"ok": False, "error": error.message}
+    except Exception as error:  # a bug of ours; whoever asked must hear that it was not done
+        log.exception("a command failed")
+        return {"ok": False, "error": repr(error)}
+
+
+def _said(line: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(line)
     except (ValueError, RecursionError):
-        return {"ok": False, "error": "not JSON"}
+        raise ConfigError("not JSON") from None
+    if not isinstance(said, dict):
+        raise ConfigError("one object a line expected")
+    return said
 
 
 @contextmanager

@@ -59,14 +59,13 @@ class Failing:
         setattr(self, name, on)
 
     def _shift(self, said: object) -> None:
-        number = isinstance(said, int | float) and not isinstance(said, bool)
-        shift_s = float(said) if number else nan  # type: ignore[arg-type]
-        if not abs(shift_s) <= SHIFT_S_MAX:
+        number = said if isinstance(said, int | float) and not isinstance(said, bool) else nan
+        if not abs(number) <= SHIFT_S_MAX:  # before it is a float: some integers have none
             raise ConfigError(
                 f"shift_s: {said!r:.40}, expected seconds, {SHIFT_S_MAX:.0f} at most either way"
             )
-        self.shift_s = shift_s
-        self.on_shift(shift_s)
+        self.shift_s = float(number)
+        self.on_shift(self.shift_s)
 
     def end(self) -> None:
         """Fail no more: the laboratory is gone, or the node ends."""

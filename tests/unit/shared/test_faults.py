@@ -36,6 +36,7 @@ def test_a_switch_is_on_until_it_is_told_off(name: str) -> None:
         ({"do": "clock", "shift_s": True}, "shift_s: True, expected seconds"),
         ({"do": "clock", "shift_s": float("nan")}, "shift_s: nan, expected seconds"),
         ({"do": "clock", "shift_s": 1e12}, "at most either way"),
+        ({"do": "clock", "shift_s": 10**400}, "at most either way"),
     ],
 )
 def test_what_no_node_can_do_is_refused_and_nothing_is_done(
@@ -129,3 +130,20 @@ def test_an_error_of_ours_is_an_answer() -> None:
         raise ConfigError(f"not {said['do']}")
 
     assert json.loads(answer_line(b'{"do": "x"}', refuse)) == {"ok": False, "error": "not x"}
+
+
+async def test_a_bug_behind_a_command_is_told_and_the_door_stays_open(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stumble(said: dict[str, Any]) -> dict[str, Any]:
+        if said["do"] == "stumble":
+            raise ValueError("empty range")
+        return {}
+
+    async with door(tmp_path / "door", stumble):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "door")
+        writer.write(b'{"do": "stumble"}\n{"do": "walk"}\n')
+        answers = [json.loads(await reader.readline()) for _ in range(2)]
+        writer.close()
+    assert answers == [{"ok": False, "error": "ValueError('empty range')"}, {"ok": True}]
+    assert "empty range" in caplog.text
