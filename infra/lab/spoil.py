@@ -15,10 +15,14 @@ def corrupt(directory: Path, how: How, blocks: int, rng: Random) -> list[str]:
     """Spoil so many blocks, all if there are fewer; returns their names. Raises `ConfigError`.
 
     `flip` changes one bit anywhere in a file, `truncate` cuts it anywhere, `swap` gives two files
-    each other's names.
+    each other's names. A file of which nothing is left, since it was cut before, is no block.
     """
     try:
-        names = sorted(path.name for path in directory.iterdir() if path.suffix == SUFFIX)
+        names = sorted(
+            path.name
+            for path in directory.iterdir()
+            if path.suffix == SUFFIX and path.stat().st_size
+        )
         least = 2 if how == "swap" else 1
         if len(names) < least:
             raise ConfigError(f"corrupt: {len(names)} blocks in {directory}, expected {least}")
