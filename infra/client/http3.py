@@ -211,8 +211,10 @@ class Http3Client:
                 raise PeerError(self._failure[1].message)
             try:
                 return await self._connect()
-            except PeerError as error:
-                self._failure = (monotonic_s(), error)
+            except BaseException as error:  # who gives up as well: half a connection is none
+                await self._close_transport()
+                if isinstance(error, PeerError):
+                    self._failure = (monotonic_s(), error)
                 raise
 
     async def _connect(self) -> Http3Protocol:
@@ -220,26 +222,24 @@ class Http3Client:
         loop = asyncio.get_running_loop()
         try:
             infos = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_DGRAM)
+            address = min(infos, key=lambda info: info[0] != socket.AF_INET)[4]
+            quic = QuicConnection(configuration=self._configuration)
+            # Connected, so that a closed port is an error at once and not a timeout.
+            self._transport, self._protocol = await loop.create_datagram_endpoint(
+                lambda: Http3Protocol(quic), remote_addr=(str(address[0]), self._port)
+            )
         except OSError as error:
             raise PeerError(f"{self.authority}: {error}") from error
-        address = min(infos, key=lambda info: info[0] != socket.AF_INET)[4]
-        quic = QuicConnection(configuration=self._configuration)
-        # Connected, so that a closed port is an error at once and not a timeout.
-        self._transport, self._protocol = await loop.create_datagram_endpoint(
-            lambda: Http3Protocol(quic), remote_addr=(str(address[0]), self._port)
-        )
         peer = self._transport.get_extra_info("peername")
         self._protocol.connect(peer)
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 self._connected_s = await asyncio.shield(self._protocol.connected)
         except TimeoutError:
-            await self._close_transport()
             raise PeerError(
                 f"{self.authority} did not answer over HTTP/3 in {self._connect_timeout_s} s"
             ) from None
         except PeerError as error:
-            await self._close_transport()
             raise PeerError(f"{self.authority}: {error}") from error
         self._pinging = loop.call_later(PING_PERIOD_S, self._ping)
         return self._protocol
