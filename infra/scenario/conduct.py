@@ -104,9 +104,12 @@ class Conductor:
         begun_s = monotonic_s()
         for crowd in crowds:
             crowd.start()
-        in_time = self._wait(crowds, schedule, begun_s, deadline_s)
+        try:
+            in_time = self._wait(crowds, schedule, begun_s, deadline_s)
+        finally:  # nobody asks on while the laboratory, and what they note, is closed
+            for crowd in crowds:
+                crowd.end(JOIN_S)
         for crowd in crowds:
-            crowd.end(JOIN_S)
             self.found.problems += crowd.problems
             self.found.rows |= crowd.rows
         self._take_back(phase)
@@ -192,8 +195,8 @@ class Conductor:
 
     def _take_back(self, phase: Phase) -> None:
         """Everything that the phase broke."""
+        self._end_until(inf)
         try:
-            self._end_until(inf)
             self._faults.wait_back(BACK_S)
         except FirstlightError as error:
             self.found.problems.append(f"{phase.name}: not back: {error.message}")

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from firstlight.infra.chat import Question
@@ -56,7 +57,8 @@ class Crowd:
         """Cut short what is still out."""
         loop, task = self._loop, self._task
         if self.alive and loop is not None and task is not None:
-            loop.call_soon_threadsafe(task.cancel)
+            with suppress(RuntimeError):  # its loop was closed just now: it has ended by itself
+                loop.call_soon_threadsafe(task.cancel)
         self._thread.join(join_s)
         if self.alive:
             self.problems.append(f"clients at {self._place} do not stop")

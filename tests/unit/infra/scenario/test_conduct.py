@@ -1,0 +1,53 @@
+"""What a run of a scenario makes of a laboratory that does not do as it is told."""
+
+from math import inf
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from firstlight.infra.lab.fault_plan import Fault
+from firstlight.infra.lab.faults import Faults, Injected
+from firstlight.infra.lab.lab import Lab
+from firstlight.infra.scenario.conduct import Conductor
+from firstlight.infra.scenario.scenario import Scenario
+from firstlight.shared.errors import ConfigError
+
+SCENARIO = Scenario.model_validate(
+    {
+        "title": "two faults",
+        "topology": {
+            "regions": {"eu": {}},
+            "nodes": {
+                "lb": {"role": "lb", "region": "eu"},
+                "edge": {"role": "edge", "region": "eu"},
+                "core-1": {"role": "core", "region": "eu"},
+                "core-2": {"role": "core", "region": "eu"},
+            },
+        },
+        "phases": [{"name": "one", "load": [{"name": "row", "at": "edge", "edges": ["edge"]}]}],
+    }
+)
+
+
+def test_a_fault_that_cannot_be_taken_back_is_a_problem_and_the_next_one_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[str] = []
+
+    def end(faults: Faults, injected: Injected) -> None:
+        ended.append(injected.targets[0])
+        if injected.targets == ("core-1",):
+            raise ConfigError("core-1 was killed and has not ended")
+
+    monkeypatch.setattr(Faults, "end", end)
+    monkeypatch.setattr(Faults, "inject", lambda faults, fault: Injected(fault, (fault.node,), 0))
+    lab = cast(Lab, SimpleNamespace(mesh=None))
+    conductor = Conductor(SCENARIO, lab, None, 1, lambda line: None)
+    for node in ("core-1", "core-2"):
+        conductor._inject(Fault(do="kill", node=node))
+    conductor._end_until(inf)
+    assert ended == ["core-1", "core-2"]
+    assert conductor.found.problems == [
+        "kill core-1: not taken back: core-1 was killed and has not ended"
+    ]
