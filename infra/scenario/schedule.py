@@ -55,6 +55,7 @@ class Schedule:
             (one for one in self.planned if one.at_s is not None), key=lambda one: one.at_s or 0.0
         )
         self._at_tokens = [one for one in self.planned if one.at_token is not None]
+        """Replaced, never changed: clients' threads look whether it waits for their streams."""
 
     def due(self, since_s: float) -> Iterator[Fault]:
         """Those whose time has come, `since_s` after the phase's begin; each once."""
@@ -67,10 +68,10 @@ class Schedule:
 
     def reached(self, seen: Seen) -> Iterator[Fault]:
         """Those that come because a stream has so many ids; each once."""
-        for one in list(self._at_tokens):
+        for one in self._at_tokens:
             its = (one.load, one.stream) == (seen.load, seen.stream)
             if its and seen.ids >= (one.at_token or 0):
-                self._at_tokens.remove(one)
+                self._at_tokens = [other for other in self._at_tokens if other is not one]
                 yield _of_stream(one.fault, seen)
 
     @property

@@ -31,5 +31,5 @@ async def test_a_handshake_that_was_broken_off_is_no_connection(silent_port: int
 
 async def test_an_address_that_no_socket_takes_is_an_error_of_the_peer() -> None:
     async with Http3Client("255.255.255.255", 443) as client:
-        with pytest.raises(PeerError, match="255.255.255.255:443"):
+        with pytest.raises(PeerError, match=r"255\.255\.255\.255:443"):
             await client.connect()

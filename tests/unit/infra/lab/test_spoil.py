@@ -68,7 +68,7 @@ def test_room_that_was_never_taken_can_be_freed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["flip", "truncate"])
 def test_a_block_of_which_nothing_is_left_is_not_picked(tmp_path: Path, how: How) -> None:
     (tmp_path / "empty.kv").touch()
-    with pytest.raises(ConfigError, match="0 blocks in .*, expected 1"):
+    with pytest.raises(ConfigError, match=r"0 blocks in .*, expected 1"):
         corrupt(tmp_path, how, 1, Random(1))
     (tmp_path / "whole.kv").write_bytes(b"whole")
     assert corrupt(tmp_path, how, 2, Random(1)) == ["whole.kv"]
