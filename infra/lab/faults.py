@@ -126,7 +126,10 @@ class Faults:
         """
         wanted = {key: value for key, value in said.items() if key != "end"}
         if not said.get("end", False):
-            return {"struck": list(self.inject(parse(wanted)).targets)}
+            fault = parse(wanted)
+            if fault.for_s is not None:
+                raise ConfigError("for_s: nobody keeps time here; --end takes a fault back")
+            return {"struck": list(self.inject(fault).targets)}
         for injected in self.active:
             if _means(wanted, injected.fault):
                 self.end(injected)
