@@ -7,6 +7,7 @@ no other process has.
 
 import os
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 from time import sleep
 
@@ -16,16 +17,19 @@ GONE_S = 5.0
 _POLL_S = 0.02
 
 
-def marked(run: Path) -> list[int]:
-    """Processes of this run, but for the calling one."""
+def marked(run: Path, among: Iterable[int] | None = None) -> list[int]:
+    """Processes of this run, but for the calling one. `among`: only of these; null: of all."""
     mark = f"FIRSTLIGHT_STATE_DIR={run}".encode()
+    if among is None:
+        among = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+    for pid in among:
+        if pid == os.getpid():
             continue
+        entry = Path(f"/proc/{pid}")
         try:
             if mark in (entry / "environ").read_bytes().split(b"\0") and not _zombie(entry):
-                found.append(int(entry.name))
+                found.append(pid)
         except OSError:  # it has ended, or is not ours to look at
             continue
     return found

@@ -76,13 +76,16 @@ class Relay:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = self._between("tcp", int(writer.get_extra_info("peername")[1]))
+        """Who comes is asked only for a server that is there, and beside the loop: it takes /proc
+        long, and those who dial a dead server again and again would hold up all others."""
         try:
-            for way in (there, back):  # what the connection's own opening takes
-                await _wait_until(await _leaves(way, 0), way.link)
             target = asyncio.open_connection(self.plan.host, self.plan.target_port)
             far_reader, far_writer = await target
             try:
+                port = int(writer.get_extra_info("peername")[1])
+                there, back = await asyncio.to_thread(self._between, "tcp", port)
+                for way in (there, back):  # what the connection's own opening takes
+                    await _wait_until(await _leaves(way, 0), way.link)
                 async with asyncio.TaskGroup() as both:
                     both.create_task(_pump(reader, far_writer, there))
                     both.create_task(_pump(far_reader, writer, back))

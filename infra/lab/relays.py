@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from firstlight.infra.lab.paths import Paths
 from firstlight.infra.lab.relay import Relay, RelayPlan
 from firstlight.infra.lab.topology import OPERATOR, Topology
 from firstlight.infra.lab.topology_file import load_topology
-from firstlight.infra.lab.who import Kind, owner, processes
+from firstlight.infra.lab.who import Kind, Processes, owner
 from firstlight.shared import lifecycle
 from firstlight.shared.door import LINE_BYTES_MAX, answer_line, socket_name
 from firstlight.shared.errors import ConfigError
@@ -52,15 +53,17 @@ class Ways:
 
     def __init__(self, topology: Topology, run: Path) -> None:
         self.paths = Paths(topology)
-        self._run = run
+        self._processes = Processes(run)
+        self._lock = threading.Lock()
         strangers = topology.of_role("client") or topology.of_role("edge")
         self._stranger = strangers[0]
 
     def of(self, plan: RelayPlan, kind: Kind, port: int) -> tuple[Way, Way]:
-        """There and back."""
-        known = {**processes(self._run), os.getppid(): OPERATOR}
-        name = owner(kind, port, plan.port, known) or self._stranger
-        return self.paths.path(name, plan.node), self.paths.path(plan.node, name)
+        """There and back. From any thread."""
+        with self._lock:
+            known = {**self._processes.now(), os.getppid(): OPERATOR}
+            name = owner(kind, port, plan.port, known) or self._stranger
+            return self.paths.path(name, plan.node), self.paths.path(plan.node, name)
 
     def command(self, command: dict[str, Any]) -> dict[str, Any]:
         """As the router's. Raises `ConfigError`."""

@@ -16,19 +16,34 @@ NODE_VARIABLE = "LAB_NODE"
 Kind = Literal["tcp", "udp"]
 
 
-def processes(run: Path) -> dict[int, str]:
+class Processes:
     """The processes of a run that say whose place they have."""
-    found = {}
-    for pid in marked(run):
-        try:
-            words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        for word in words:
-            name, _, value = word.decode("utf-8", "replace").partition("=")
-            if name == NODE_VARIABLE:
-                found[pid] = value
-    return found
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._known: dict[int, str] = {}
+
+    def now(self) -> dict[int, str]:
+        """Those that live. Who is known is not read again; a stranger is, as it may be about to
+        become another program."""
+        living = {int(name) for name in os.listdir("/proc") if name.isdecimal()}
+        self._known = {pid: name for pid, name in self._known.items() if pid in living}
+        for pid in marked(self._run, living - self._known.keys()):
+            if (name := _place(pid)) is not None:
+                self._known[pid] = name
+        return dict(self._known)
+
+
+def _place(pid: int) -> str | None:
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    for word in words:
+        name, _, value = word.decode("utf-8", "replace").partition("=")
+        if name == NODE_VARIABLE:
+            return value
+    return None
 
 
 def owner(kind: Kind, port: int, to_port: int, known: Mapping[int, str]) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from firstlight.infra.lab.leftovers import end_marked, marked
-from firstlight.infra.lab.who import NODE_VARIABLE, owner, processes
+from firstlight.infra.lab.who import NODE_VARIABLE, Processes, owner
 from firstlight.shared.config import environment_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
@@ -33,7 +33,11 @@ def sleeper(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
 def test_a_process_is_known_by_the_run_and_the_place_that_it_carries(
     sleeper: "subprocess.Popen[bytes]", tmp_path: Path
 ) -> None:
-    assert processes(tmp_path) == {sleeper.pid: "user"}
+    known = Processes(tmp_path)
+    assert known.now() == known.now() == {sleeper.pid: "user"}
+    sleeper.kill()
+    sleeper.wait()
+    assert known.now() == {}
     assert marked(tmp_path / "other") == []
 
 
