@@ -215,7 +215,7 @@ async def fetch(
     `BadBlockError` for bytes that are not the block's.
     """
     call = blocks_pb2_grpc.BlocksStub(channel).Fetch(wait_for_ready=False)
-    taking, window = _Taking(hashes, seals, block_bytes), Window(block_bytes)
+    taking, window = _Taking(hashes, seals, block_bytes), Window(block_bytes, peer.rtt.ms)
     began_s = monotonic_s()
     first_s: float | None = None
     try:
@@ -250,20 +250,22 @@ async def fetch(
 
 
 class Window:
-    """How far the giver may be ahead: by what comes in a quarter of a second, as fast as it comes.
+    """How far the giver may be ahead: by what comes in a quarter of a second, as fast as it comes,
+    or in two round trips, if those take longer: a smaller window would itself be what is slow.
 
     What is on the way when a load is met is of no use, and the next one waits behind it. While more
     is not granted, the giver still has credit for a piece, so that it never waits in vain.
     """
 
-    def __init__(self, block_bytes: int) -> None:
+    def __init__(self, block_bytes: int, rtt_ms: float) -> None:
+        self._ahead_s = max(WINDOW_S, 2 * rtt_ms / 1000)
         self._least_bytes = max(WINDOW_BYTES_MIN, 2 * min(block_bytes, PIECE_BYTES_MAX))
         self.granted_bytes = self._least_bytes
         """All that the giver may send since the beginning."""
 
     def widened(self, come_bytes: int, took_s: float) -> bool:
         """Grant more if it is worth a message, when so much has come in so long."""
-        lately = come_bytes / took_s * WINDOW_S if took_s > 0 else 0.0
+        lately = come_bytes / took_s * self._ahead_s if took_s > 0 else 0.0
         window = max(self._least_bytes, int(min(lately, WINDOW_BYTES_MAX)))
         if come_bytes + window - self.granted_bytes < window // 4:
             return False

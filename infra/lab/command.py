@@ -149,6 +149,12 @@ def fault(
             count = control.change(do, source, target, one_way=one_way, link=_object("link", link))
         print(f"{do}: {count} paths")
         return 0
+    if do == "link":
+        raise ConfigError("link: `set FROM TO --link JSON` changes links, `reset` brings them back")
+    if target != "*" or one_way or link is not None:
+        raise ConfigError(f"{do}: TO, --one-way and --link are for links")
+    if source == "*":
+        raise ConfigError(f"{do}: it needs the name of a {'region' if do == 'region' else 'node'}")
     where = {"region" if do == "region" else "node": source}
     said = {"do": do, **where, **(_object("with", more) or {}), **({"end": True} if end else {})}
     print(f"{do}{' ended' if end else ''}: {', '.join(ask(run, said))}")

@@ -65,7 +65,7 @@ BLOCK_BYTES = 32 << 10
 
 def ahead_bytes(bytes_per_s: float, *, block_bytes: int = BLOCK_BYTES) -> int:
     """How far a giver may be ahead after a second in which so much came, a block at a time."""
-    window, come_bytes = Window(block_bytes), 0
+    window, come_bytes = Window(block_bytes, 1.0), 0
     while come_bytes < bytes_per_s:
         come_bytes += min(block_bytes, PIECE_BYTES_MAX)
         window.widened(come_bytes, come_bytes / bytes_per_s)
@@ -89,9 +89,18 @@ def test_what_is_on_the_way_comes_within_a_quarter_of_a_second() -> None:
 def test_a_giver_always_has_credit_for_the_next_piece(
     block_bytes: int, times_s: list[float]
 ) -> None:
-    window, come_bytes, took_s = Window(block_bytes), 0, 0.0
+    window, come_bytes, took_s = Window(block_bytes, 1.0), 0, 0.0
     piece_bytes = min(block_bytes, PIECE_BYTES_MAX)
     for time_s in times_s:
         assert window.granted_bytes - come_bytes >= piece_bytes
         come_bytes, took_s = come_bytes + piece_bytes, took_s + time_s
         window.widened(come_bytes, took_s)
+
+
+def test_a_window_grows_over_a_round_trip_that_is_longer_than_what_it_holds_otherwise() -> None:
+    window, come_bytes, rtt_s = Window(1 << 20, 400.0), 0, 0.4
+    first = window.granted_bytes
+    for trip in range(1, 9):  # all that is granted comes within each round trip
+        come_bytes = window.granted_bytes
+        window.widened(come_bytes, trip * rtt_s)
+    assert window.granted_bytes - come_bytes > 2 * first

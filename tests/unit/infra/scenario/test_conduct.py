@@ -49,5 +49,5 @@ def test_a_fault_that_cannot_be_taken_back_is_a_problem_and_the_next_one_is_take
     conductor._end_until(inf)
     assert ended == ["core-1", "core-2"]
     assert conductor.found.problems == [
-        "kill core-1: not taken back: core-1 was killed and has not ended"
+        "not taken back: kill core-1: core-1 was killed and has not ended"
     ]
