@@ -19,6 +19,7 @@ from firstlight.infra.lab.fault_door import serving
 from firstlight.infra.lab.fault_plan import Fault
 from firstlight.infra.lab.faults import Faults, Injected
 from firstlight.infra.lab.lab import Lab
+from firstlight.infra.lab.topology import LinkRule
 from firstlight.infra.reply import Reply
 from firstlight.infra.scenario.conducted import Conducted
 from firstlight.infra.scenario.crowd import Asking, Crowd
@@ -54,6 +55,8 @@ class Conductor:
         self._vocabulary = Vocabulary(load_tokenizer(default_model_path()))
         self._ids: dict[tuple[str, int], tuple[int, ...]] = {}
         """Of answers to labelled questions, the first time that they were asked."""
+        self._links: list[LinkRule] = []
+        """How phases have changed them so far; the last one of several holds."""
         self._seen: SimpleQueue[Seen] = SimpleQueue()
         """What clients saw that may bring a fault."""
         self._active: list[tuple[float, Injected]] = []
@@ -93,7 +96,8 @@ class Conductor:
         self, phase: Phase, told: Mapping[str, History | None], deadline_s: float
     ) -> bool:
         """One phase; whether there is time for the next."""
-        self._change_links(phase)
+        self._links += phase.links
+        self._change_links(phase.links)
         sleep_s(max(0.0, min(phase.settle_s, deadline_s - monotonic_s())))
         asked = self._questions(phase)
         schedule = Schedule(phase, self._seed)
@@ -129,9 +133,9 @@ class Conductor:
             asked.setdefault(load.at, []).append((load, questions))
         return asked
 
-    def _change_links(self, phase: Phase) -> None:
+    def _change_links(self, rules: Sequence[LinkRule]) -> None:
         with self._lab.network.control() as control:
-            for rule in phase.links:
+            for rule in rules:
                 source, target = rule.between or (rule.source, rule.target)
                 assert source is not None
                 assert target is not None
@@ -185,6 +189,8 @@ class Conductor:
                 what = f"not taken back: {injected.fault.what}: {error.message}"
                 self.found.problems.append(what)
                 continue
+            if injected.fault.do == "link":  # links are as the topology says again
+                self._change_links(self._links)
             self._say(f"   taken back: {injected.fault.what}")
 
     def _look_after_nodes(self) -> None:

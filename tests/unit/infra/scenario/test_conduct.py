@@ -9,6 +9,7 @@ import pytest
 from firstlight.infra.lab.fault_plan import Fault
 from firstlight.infra.lab.faults import Faults, Injected
 from firstlight.infra.lab.lab import Lab
+from firstlight.infra.lab.topology import LinkRule
 from firstlight.infra.scenario.conduct import Conductor
 from firstlight.infra.scenario.scenario import Scenario
 from firstlight.shared.errors import ConfigError
@@ -51,3 +52,41 @@ def test_a_fault_that_cannot_be_taken_back_is_a_problem_and_the_next_one_is_take
     assert conductor.found.problems == [
         "not taken back: kill core-1: core-1 was killed and has not ended"
     ]
+
+
+class Router:
+    """Notes what it is told to do to links."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, dict[str, float]]] = []
+
+    def control(self) -> "Router":
+        return self
+
+    def __enter__(self) -> "Router":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def change(
+        self, do: str, source: str, target: str, *, one_way: bool, link: dict[str, float]
+    ) -> int:
+        assert (do, one_way) == ("set", False)
+        self.told.append((source, target, link))
+        return 2
+
+
+def test_links_that_a_phase_has_changed_stay_so_when_a_fault_of_links_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Faults, "end", lambda faults, injected: None)
+    monkeypatch.setattr(Faults, "inject", lambda faults, fault: Injected(fault, (), 0))
+    router = Router()
+    lab = cast(Lab, SimpleNamespace(mesh=None, network=router))
+    conductor = Conductor(SCENARIO, lab, None, 1, lambda line: None)
+    changed = LinkRule(between=("edge", "core-1"), rtt_ms=80)
+    conductor._links.append(changed)
+    conductor._inject(Fault(do="link", source="edge", target="core-1", link={"loss": 0.1}))
+    assert router.told == []
+    conductor._end_until(inf)
+    assert router.told == [("edge", "core-1", {"delay_ms": 40.0})]
