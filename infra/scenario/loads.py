@@ -90,25 +90,40 @@ class _Clients:
         self._tls = None if spec.http == "3" else tls_context(mesh.ca_file)
         self._of: dict[str, Connections] = {}
         self._breakers: dict[str, Breaker] = {}
+        self._probing: set[str] = set()
 
     @asynccontextmanager
     async def connect(self, url: str) -> AsyncIterator[Client]:
-        """A client for one request. An edge that failed a moment ago is not dialled.
+        """A client for one request.
 
-        Raises `PeerError`.
+        Raises `PeerError`; at once for an edge that failed a moment ago, and while somebody else
+        finds out whether it is back.
         """
-        breaker = self._breakers.setdefault(url, Breaker(monotonic_s()))
-        if not breaker.allows(monotonic_s()):
-            raise PeerError(f"{url} failed a moment ago")
-        found = self._connections(url)
+        if url not in self._breakers:
+            self._breakers[url] = Breaker(monotonic_s())
+            self._breakers[url].succeeded()  # worth asking until it fails
+        breaker, found = self._breakers[url], self._connections(url)
+        if breaker.open:
+            await self._probe(url, breaker)
         try:
             async with found.warm() if self._spec.connection == "warm" else found.cold() as client:
                 yield client
         except PeerError:
             breaker.failed(monotonic_s())
             raise
-        else:
-            breaker.succeeded()
+
+    async def _probe(self, url: str, breaker: Breaker) -> None:
+        if url in self._probing or not breaker.allows(monotonic_s()):
+            raise PeerError(f"{url} failed a moment ago")
+        self._probing.add(url)
+        try:
+            await self._hello(url)
+        except PeerError:
+            breaker.failed(monotonic_s())
+            raise
+        finally:
+            self._probing.discard(url)
+        breaker.succeeded()
 
     async def warm_up(self) -> None:
         """As many connections to the first edge as the row will need at once."""
