@@ -114,6 +114,13 @@ class RunRecord:
         self.run = replace(self.run, faults=tuple(faults))
         self.write()
 
+    def failed(self, number: int) -> None:
+        """It could not be done: it struck nobody, and excuses nothing."""
+        faults = list(self.run.faults)
+        faults[number] = replace(faults[number], targets=(), until=monotonic_s())
+        self.run = replace(self.run, faults=tuple(faults))
+        self.write()
+
     def end(self) -> None:
         """All was done, and the nodes were told to stop."""
         self.run = replace(self.run, ended=True)

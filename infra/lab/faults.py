@@ -65,7 +65,8 @@ class Faults:
             try:
                 undo = self._acts.do(fault)
             except BaseException:
-                self._over(injected)
+                if self._record is not None and number is not None:
+                    self._record.failed(number)
                 raise
             if fault.lasts:
                 self._active[fault.what] = (injected, undo)
