@@ -45,6 +45,8 @@ PING_INTERVAL_S = 0.18
 idle and lets its window fall."""
 CONNECT_TIMEOUT_S = 5.0
 RTT_PRIOR_MS = 50.0
+WRITE_BROKE = "Internal error from Core"
+"""gRPC's words, as its Python end writes them, for a call whose connection is gone."""
 UNCOUNTED_MAX = 256
 FRAME_BYTES_MAX = 1 << 20
 """A frame this large takes no more opens, far below what a core would refuse."""
@@ -225,8 +227,9 @@ class CoreLink:
             return exception
         if isinstance(exception, grpc.aio.AioRpcError):
             detail = exception.details() or exception.code().name
-            # A core that ends a link says why by another status; this one is the transport's.
-            broken = exception.code() is grpc.StatusCode.UNAVAILABLE
+            # A core that ends a link says why by another status; these are the transport's, and of
+            # our own end of it, if a write found the connection gone before its status was read.
+            broken = exception.code() is grpc.StatusCode.UNAVAILABLE or detail == WRITE_BROKE
             error = DiedError if broken else PeerError
             return error(f"core {self.info.node} broke off: {detail}")
         if isinstance(exception, TimeoutError):

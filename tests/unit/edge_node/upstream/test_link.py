@@ -9,7 +9,7 @@ from typing import Any
 import doubles
 import grpc.aio
 
-from firstlight.edge_node.upstream.link import UNCOUNTED_MAX, CoreLink
+from firstlight.edge_node.upstream.link import UNCOUNTED_MAX, WRITE_BROKE, CoreLink
 from firstlight.edge_node.upstream.warmth import KIB, LinksConfig
 from firstlight.edge_node.view import MeshMemory
 from firstlight.shared.errors import DiedError, FirstlightError, PeerError
@@ -220,3 +220,16 @@ async def test_a_core_whose_process_is_killed_has_died() -> None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+async def test_a_connection_that_our_own_write_found_gone_is_a_death_too() -> None:
+    nothing: Any = None
+    link = CoreLink(CORE, nothing, nothing)
+    for code, said, died in (
+        (grpc.StatusCode.INTERNAL, WRITE_BROKE, True),
+        (grpc.StatusCode.INTERNAL, "the core failed on a frame: KeyError", False),
+        (grpc.StatusCode.UNAVAILABLE, "Connection reset", True),
+    ):
+        none = grpc.aio.Metadata()
+        error = grpc.aio.AioRpcError(code, none, none, details=said)
+        assert isinstance(link._cause(error), DiedError) == died
