@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from firstlight.infra.lab.topology import LinkRule, Topology
+from firstlight.infra.lab.topology import Topology, link_properties
 from firstlight.shared.errors import ConfigError
 
 Kind = Literal[
@@ -156,19 +156,7 @@ def check(fault: Fault, topology: Topology) -> None:
     for name in _ENDS:
         _nodes_at(getattr(fault, name), topology)
     if fault.link is not None:
-        _check_link(fault.link)
-
-
-def _check_link(said: Mapping[str, Any]) -> None:
-    """Refuse now what the router would refuse."""
-    try:
-        rule = LinkRule.model_validate(said)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, ("link", *first["loc"])))
-        raise ConfigError(f"{where}: {first['input']!r:.40}: {first['msg']}") from None
-    if not said or rule.between or rule.source or rule.target:
-        raise ConfigError(f"link: {said!r:.40}, expected properties such as {{loss: 0.05}}")
+        link_properties(fault.link)  # what the router would refuse
 
 
 def struck(fault: Fault, topology: Topology) -> tuple[str, ...]:

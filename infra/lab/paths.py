@@ -8,10 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
-
 from firstlight.infra.lab.links import Link
-from firstlight.infra.lab.topology import LinkRule, Topology, changed_shape
+from firstlight.infra.lab.topology import Topology, changed_shape, link_properties
 from firstlight.shared.errors import ConfigError
 
 EVERYWHERE = "*"
@@ -94,14 +92,7 @@ class Paths:
         return {"ok": True, "paths": len(paths)}
 
     def _set(self, paths: list[Path], said: object) -> None:
-        if not isinstance(said, Mapping) or not said:
-            raise ConfigError(f"link: {said!r:.40}, expected properties such as {{'loss': 0.05}}")
-        try:
-            rule = LinkRule.model_validate(said)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in ("link", *first["loc"]))
-            raise ConfigError(f"{where}: {first['input']!r:.40}: {first['msg']}") from None
+        rule = link_properties(said)
         shapes = [changed_shape(rule, path.link.shape) for path in paths]
         for path, shape in zip(paths, shapes, strict=True):
             path.link.shape, path.changed = shape, True

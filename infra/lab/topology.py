@@ -29,7 +29,7 @@ from functools import cached_property
 from itertools import combinations, permutations
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from firstlight.infra.lab.links import QUEUE_BYTES_MAX, Shape
 from firstlight.infra.lab.presets import PLACES, round_trip_ms
@@ -263,6 +263,21 @@ class Topology(BaseModel):
                 if name not in self.regions and name not in self.nodes:
                     known = ", ".join(self._known())
                     yield f"{where}.{field}: {name!r}, expected a region or node of {known}"
+
+
+def link_properties(said: object) -> LinkRule:
+    """What an operator says of links that he names elsewhere. Raises `ConfigError`."""
+    if not isinstance(said, Mapping) or not said:
+        raise ConfigError(f"link: {said!r:.40}, expected properties such as {{'loss': 0.05}}")
+    try:
+        rule = LinkRule.model_validate(said)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in ("link", *first["loc"]))
+        raise ConfigError(f"{where}: {first['input']!r:.40}: {first['msg']}") from None
+    if rule.between or rule.source or rule.target:
+        raise ConfigError(f"link: {dict(said)!r:.40}: it names ends, which are said beside it")
+    return rule
 
 
 def shape_of(said: Mapping[str, Any], whose: str) -> Shape:
