@@ -134,12 +134,17 @@ async def test_what_is_read_faster_than_computed_is_waited_for_and_comes_from_th
     await made.close()
 
 
+def spoiled(folder: Path, *numbers: int) -> tuple[int, ...]:
+    """These blocks are not on disk what was written any more."""
+    for number in numbers:
+        path_of(folder, number).write_bytes(bytes(FILE_BYTES))
+    return numbers
+
+
 async def test_blocks_that_are_bad_on_disk_cost_themselves_and_not_the_rest_of_the_chain(
     disk: DiskTier, tmp_path: Path
 ) -> None:
-    bad = (0, 4, 9)
-    for number in bad:
-        path_of(tmp_path, number).write_bytes(bytes(FILE_BYTES))
+    bad = spoiled(tmp_path, 0, 4, 9)
     engine = Told()
     made, _ = build(engine, disk=disk)
     want(made, "a")
@@ -151,9 +156,7 @@ async def test_blocks_that_are_bad_on_disk_cost_themselves_and_not_the_rest_of_t
 async def test_all_bad_blocks_of_a_chain_are_found_at_once_and_can_be_written_again(
     disk: DiskTier, tmp_path: Path
 ) -> None:
-    bad = (0, 4, 9)
-    for number in bad:
-        path_of(tmp_path, number).write_bytes(bytes(FILE_BYTES))
+    bad = spoiled(tmp_path, 0, 4, 9)
     engine = Told()
     made, _ = build(engine, disk=disk)
     want(made, "a")
