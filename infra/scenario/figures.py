@@ -25,6 +25,8 @@ class Outcome:
     last_s: float | None = None
     gap_s: float = 0.0
     ids: tuple[int, ...] = ()
+    first_ids: int = 0
+    """Ids that came with the first text."""
     error: str | None = None
     """Why it failed; None: answered."""
     edge: str = ""
@@ -39,10 +41,11 @@ class Outcome:
     hints_verified: int = 0
     different: bool = False
 
-    def seen(self, now: float) -> None:
-        """A piece of the answer is here."""
+    def seen(self, ids: tuple[int, ...], now: float) -> None:
+        """A piece of the answer is here; `ids` are all so far."""
+        self.ids = ids
         if self.first_s is None:
-            self.first_s = now
+            self.first_s, self.first_ids = now, len(ids)
         elif self.last_s is not None:
             self.gap_s = max(self.gap_s, now - self.last_s)
         self.last_s = now
@@ -54,10 +57,10 @@ class Outcome:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of one stream, after its first token."""
+        """Of one stream, after its first text, which may have brought several."""
         if self.first_s is None or self.last_s is None or self.last_s <= self.first_s:
             return None
-        return (len(self.ids) - 1) / (self.last_s - self.first_s)
+        return (len(self.ids) - self.first_ids) / (self.last_s - self.first_s)
 
 
 @dataclass(slots=True)

@@ -196,8 +196,7 @@ class _Load:
         def seen(text: str, reply: Reply) -> None:
             replies[:] = [reply]
             if text or len(reply.token_ids) > len(outcome.ids):
-                outcome.ids = tuple(reply.token_ids)
-                outcome.seen(monotonic_s())
+                outcome.seen(tuple(reply.token_ids), monotonic_s())
                 self._watch(self._spec.name, number, reply)
 
         try:
@@ -216,11 +215,18 @@ class _Load:
         except FirstlightError as error:
             outcome.error = error.message[:SAID_CHARS_MAX]
         else:
-            outcome.error = None
             outcome.ids, outcome.resumed = tuple(asked.reply.token_ids), asked.resumed
+            outcome.error = incomplete(len(outcome.ids), self._spec)
             replies = [asked.reply]
         for reply in replies:
             _told(outcome, reply)
+
+
+def incomplete(ids: int, spec: LoadSpec) -> str | None:
+    """What is wrong with an answer of so many ids; None: nothing. All are asked to go on to the
+    end, whatever the model would do."""
+    asked = spec.max_tokens
+    return None if ids == asked else f"complete with {ids} tokens, {asked} were asked for"
 
 
 def _told(outcome: Outcome, reply: Reply) -> None:

@@ -88,7 +88,7 @@ def _cells(one: Judged, columns: Sequence[str], *, bounded: bool) -> list[str]:
 def _number(value: float | None) -> str:
     if value is None:
         return "–"
-    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if value.is_integer() or abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _rounded(value: float | None) -> float | None:

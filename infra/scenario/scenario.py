@@ -36,11 +36,14 @@ LIMIT_S = 360.0
 """A whole run, unless the file says otherwise."""
 PHASES_MAX, LOADS_MAX, FAULTS_MAX = 200, 32, 1000
 COUNT_MAX, TOGETHER_MAX = 100_000, 1024
+PROMPT_TOKENS_MAX = 20_000_000
+"""Of all prompts of a row, which are made before its clock runs."""
 _MODEL = ConfigDict(extra="forbid", frozen=True)
 
 Seconds = Annotated[float, Field(ge=0, le=3600)]
-_Number = Annotated[float, Field(ge=0)]
-Drawn = _Number | tuple[_Number, _Number]
+Number = Annotated[float, Field(ge=-1e12, le=1e12)]
+_Positive = Annotated[float, Field(ge=0)]
+Drawn = _Positive | tuple[_Positive, _Positive]
 """A number, or the ends between which the seed draws one; none is below 0."""
 ITS_CORE, ITS_EDGE = "its core", "its edge"
 """In a fault at a token: the nodes that serve the stream then."""
@@ -58,8 +61,8 @@ class Bound(BaseModel):
     """Which of its figures."""
     hints: HintsModel | None = None
     """Tokens a second as the model of hints has them."""
-    times: float = 1.0
-    plus: float = 0.0
+    times: Number = 1.0
+    plus: Number = 0.0
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -75,8 +78,8 @@ class Beyond(BaseModel):
 
     row: str | None = None
     """A row of this or an earlier phase, whose same figure is meant; null: the bound."""
-    times: float = 1.0
-    plus: float = 0.0
+    times: Number = 1.0
+    plus: Number = 0.0
 
 
 class Limit(BaseModel):
@@ -143,6 +146,9 @@ class LoadSpec(BaseModel):
             raise ValueError("keep is told from a bound, and there is none")
         if self.per_s is not None and (self.idle_s or self.together > 1):
             raise ValueError("per_s stands beside together or idle_s, expected one of them")
+        if self.count * self.prompt_tokens > PROMPT_TOKENS_MAX:
+            tokens = self.count * self.prompt_tokens
+            raise ValueError(f"count x prompt_tokens is {tokens}, at most {PROMPT_TOKENS_MAX}")
         return self
 
     @property

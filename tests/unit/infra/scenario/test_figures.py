@@ -6,6 +6,7 @@ import pytest
 
 from firstlight.infra.scenario.figures import FIGURES, Outcome, Row
 from firstlight.infra.scenario.limits import judged
+from firstlight.infra.scenario.loads import incomplete
 from firstlight.infra.scenario.scenario import LoadSpec
 
 
@@ -13,9 +14,8 @@ def outcome(
     number: int = 0, *, due_s: float = 1.0, at_s: tuple[float, ...] = (), **more: Any
 ) -> Outcome:
     made = Outcome(number, due_s, **more)
-    for now in at_s:
-        made.seen(now)
-    made.ids = made.ids or tuple(range(len(at_s)))
+    for count, now in enumerate(at_s, 1):
+        made.seen(tuple(range(count)), now)
     return made
 
 
@@ -101,3 +101,16 @@ def test_a_figure_may_have_several_limits_one_of_them_another_row() -> None:
         keep={"tokens_per_s": [{"at_least": 1}, {"at_least": {"row": "off", "times": 0.97}}]}
     )
     assert judged(slow, rows).missed == ("tokens_per_s: 2, expected at least 9.7",)
+
+
+def test_ids_that_came_with_the_first_text_were_not_waited_for() -> None:
+    made = Outcome(0, 1.0)
+    made.seen((1, 2, 3), 1.5)
+    made.seen((1, 2, 3, 4), 2.0)
+    made.seen((1, 2, 3, 4, 5), 2.5)
+    assert made.tokens_per_s == 2.0
+
+
+@pytest.mark.parametrize(("ids", "whole"), [(16, True), (15, False), (17, False), (0, False)])
+def test_an_answer_with_other_than_what_was_asked_for_is_a_failure(ids: int, whole: bool) -> None:
+    assert (incomplete(ids, load(max_tokens=16)) is None) == whole

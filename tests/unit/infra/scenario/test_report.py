@@ -34,7 +34,7 @@ def report(
 
 def answered() -> Row:
     outcome = Outcome(0, 1.0)
-    outcome.seen(1.25)
+    outcome.seen((1,), 1.25)
     return Row([outcome])
 
 

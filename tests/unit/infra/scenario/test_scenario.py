@@ -77,6 +77,8 @@ def test_each_that_holds_no_lists_is_refused(tmp_path: Path) -> None:
         ({"per_s": 5, "together": 4}, "expected one of them"),
         ({"bound": {"plus": 3}}, "expected one of them"),
         ({"prompt_tokens": 0}, "prompt_tokens"),
+        ({"count": 100_000, "prompt_tokens": 1000}, "at most 20000000"),
+        ({"bound": {"row": "some", "times": 1e300}}, "times"),
     ],
 )
 def test_a_load_that_cannot_be_is_refused_by_its_path(
