@@ -23,10 +23,10 @@ from firstlight.infra.lab.topology import LinkRule
 from firstlight.infra.reply import Reply
 from firstlight.infra.scenario.conducted import Conducted
 from firstlight.infra.scenario.crowd import Asking, Crowd
-from firstlight.infra.scenario.figures import Row
+from firstlight.infra.scenario.figures import Answers, Row
 from firstlight.infra.scenario.limits import judged
 from firstlight.infra.scenario.loads import Watch, questions_of
-from firstlight.infra.scenario.scenario import LoadSpec, Phase, Scenario
+from firstlight.infra.scenario.scenario import Phase, Scenario
 from firstlight.infra.scenario.schedule import Schedule, Seen
 from firstlight.shared.clock import monotonic_s, sleep_s
 from firstlight.shared.errors import FirstlightError
@@ -53,8 +53,7 @@ class Conductor:
         self._scenario, self._lab, self._seed, self._say = scenario, lab, seed, say
         self._faults = Faults(lab, record, Random(f"{seed}/faults"))
         self._vocabulary = Vocabulary(load_tokenizer(default_model_path()))
-        self._ids: dict[tuple[str, int], tuple[int, ...]] = {}
-        """Of answers to labelled questions, the first time that they were asked."""
+        self._answers = Answers()
         self._links: list[LinkRule] = []
         """How phases have changed them so far; the last one of several holds."""
         self._seen: SimpleQueue[Seen] = SimpleQueue()
@@ -210,7 +209,7 @@ class Conductor:
     def _judge(self, phase: Phase) -> None:
         for load in phase.load:
             row = self.found.rows.setdefault(load.name, Row())
-            self._compare(load, row)
+            self._answers.compare(load.prompt or load.name, row)
         for load in phase.load:
             one = judged(load, self.found.rows)
             self.found.judged.append(one)
@@ -219,14 +218,6 @@ class Conductor:
             errors = {outcome.error for outcome in one.row.outcomes if outcome.error}
             for error in sorted(errors)[:ERRORS_SHOWN_MAX]:
                 self._say(f"   {load.name}: {error}")
-
-    def _compare(self, load: LoadSpec, row: Row) -> None:
-        """Answers to questions that were asked before are the same."""
-        label = load.prompt or load.name
-        for outcome in row.answered:
-            before = self._ids.setdefault((label, outcome.number), outcome.ids)
-            common = min(len(before), len(outcome.ids))
-            outcome.different = before[:common] != outcome.ids[:common]
 
 
 def _cpu_s() -> float:

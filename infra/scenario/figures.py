@@ -79,6 +79,21 @@ class Row:
         return _MEASURES[name](self)
 
 
+class Answers:
+    """What was answered to which question, the first time that it was asked."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[str, int], tuple[int, ...]] = {}
+
+    def compare(self, label: str, row: Row) -> None:
+        """Note which answers of a row are other ones than before; a shorter one is compared as far
+        as it goes."""
+        for outcome in row.answered:
+            before = self._ids.setdefault((label, outcome.number), outcome.ids)
+            common = min(len(before), len(outcome.ids))
+            outcome.different = before[:common] != outcome.ids[:common]
+
+
 _Measure = Callable[[Row], float | None]
 
 

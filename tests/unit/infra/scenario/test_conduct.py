@@ -10,7 +10,9 @@ from firstlight.infra.lab.fault_plan import Fault
 from firstlight.infra.lab.faults import Faults, Injected
 from firstlight.infra.lab.lab import Lab
 from firstlight.infra.lab.topology import LinkRule
+from firstlight.infra.scenario import conduct
 from firstlight.infra.scenario.conduct import Conductor
+from firstlight.infra.scenario.figures import Row
 from firstlight.infra.scenario.scenario import Scenario
 from firstlight.shared.errors import ConfigError
 
@@ -90,3 +92,31 @@ def test_links_that_a_phase_has_changed_stay_so_when_a_fault_of_links_is_over(
     assert router.told == []
     conductor._end_until(inf)
     assert router.told == [("edge", "core-1", {"delay_ms": 40.0})]
+
+
+class Nobody:
+    """Clients that have asked nothing, and are done."""
+
+    alive = False
+
+    def __init__(self, *_: object) -> None:
+        self.rows: dict[str, Row] = {}
+        self.problems: list[str] = []
+
+    def start(self) -> None: ...
+
+    def end(self, join_s: float) -> None: ...
+
+
+def test_a_fault_that_never_came_is_a_problem_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conduct, "Crowd", Nobody)
+    monkeypatch.setattr(Faults, "wait_back", lambda faults, timeout_s: None)
+    killed = {"at_s": 50, "fault": {"do": "kill", "node": "core-1"}}
+    whole = SCENARIO.model_dump(by_alias=True, exclude_unset=True)
+    whole["phases"][0]["faults"] = [killed]
+    lab = cast(Lab, SimpleNamespace(mesh=None, network=Router()))
+    conductor = Conductor(Scenario.model_validate(whole), lab, None, 1, lambda line: None)
+    phase = conductor._scenario.phases[0]
+    assert conductor._run_phase(phase, {"edge": None}, inf)
+    assert conductor.found.problems == ["one: it never came: kill core-1, at 50.000 s"]
+    assert conductor.found.schedule == ["one: kill core-1, at 50.000 s"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from firstlight.infra.scenario.figures import FIGURES, Outcome, Row
+from firstlight.infra.scenario.figures import FIGURES, Answers, Outcome, Row
 from firstlight.infra.scenario.limits import judged
 from firstlight.infra.scenario.loads import incomplete
 from firstlight.infra.scenario.scenario import LoadSpec
@@ -114,3 +114,20 @@ def test_ids_that_came_with_the_first_text_were_not_waited_for() -> None:
 @pytest.mark.parametrize(("ids", "whole"), [(16, True), (15, False), (17, False), (0, False)])
 def test_an_answer_with_other_than_what_was_asked_for_is_a_failure(ids: int, whole: bool) -> None:
     assert (incomplete(ids, load(max_tokens=16)) is None) == whole
+
+
+def test_an_answer_is_compared_with_the_first_to_the_same_question() -> None:
+    answers = Answers()
+
+    def different(label: str, *given: tuple[int, ...]) -> list[bool]:
+        row = Row([Outcome(number, 0.0, ids=ids) for number, ids in enumerate(given)])
+        answers.compare(label, row)
+        return [one.different for one in row.outcomes]
+
+    assert different("some", (1, 2, 3), (4, 5)) == [False, False]
+    assert different("some", (1, 2, 3), (4, 6)) == [False, True]
+    assert different("some", (1, 2), (4, 5, 6)) == [False, False]
+    assert different("other", (9,), (9,)) == [False, False]
+    failed = Row([Outcome(0, 0.0, ids=(7,), error="lost")])
+    answers.compare("some", failed)
+    assert not failed.outcomes[0].different
