@@ -33,3 +33,23 @@ async def test_an_address_that_no_socket_takes_is_an_error_of_the_peer() -> None
     async with Http3Client("255.255.255.255", 443) as client:
         with pytest.raises(PeerError, match=r"255\.255\.255\.255:443"):
             await client.connect()
+
+
+async def test_who_waits_for_one_connection_shares_its_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[int] = []
+
+    async def nobody_answers(client: Http3Client) -> None:
+        tried.append(1)
+        await asyncio.sleep(0)
+        raise PeerError("nobody answers")
+
+    monkeypatch.setattr(Http3Client, "_connect", nobody_answers)
+    client = Http3Client("127.0.0.1", 1)
+    failed = await asyncio.gather(*(client.connect() for _ in range(5)), return_exceptions=True)
+    assert [str(one) for one in failed] == ["nobody answers"] * 5
+    assert len(tried) == 1
+    with pytest.raises(PeerError):
+        await client.connect()
+    assert len(tried) == 2, "who comes later tries again"
