@@ -294,7 +294,7 @@ class Flight:
                 cached_tokens=commit.cached_tokens,
                 now=now,
             )
-            self._loop.call_soon(learn)
+            self._loop.call_soon(self._loop.call_soon, learn)  # once the first text is out
 
     def done(self, done: Done) -> None:
         """From the link: statistics; the end of the answer waited for them."""

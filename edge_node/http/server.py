@@ -175,7 +175,10 @@ class Http3Server(asyncio.DatagramProtocol):
         except Exception:
             log.exception("a datagram broke a connection, which is closed")
             connection.close(QuicErrorCode.INTERNAL_ERROR, "")
-        self.touched(connection)
+        self._touched[connection] = None
+        if self._flush_handle is None:
+            # A turn later: what a request sets off goes first, and often answers with the packet.
+            self._flush_handle = self._loop.call_soon(self._flush_next)
 
     def error_received(self, exc: Exception) -> None:
         """ICMP errors say nothing that the loss recovery does not see as well."""
@@ -324,6 +327,9 @@ class Http3Server(asyncio.DatagramProtocol):
     def _sendto(self, data: bytes, address: Any) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.sendto(data, address)
+
+    def _flush_next(self) -> None:
+        self._flush_handle = self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         """Send what is due on every connection that this turn touched."""

@@ -84,10 +84,19 @@ class Http3Protocol(QuicConnectionProtocol):
         return self._h3
 
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
-        """One datagram from the server."""
+        """One datagram from the server: who waits for what is in it goes on before it is
+        acknowledged."""
         if self.reading:
+            assert isinstance(data, bytes)
             self.heard, self.asked_s = True, None
-            super().datagram_received(data, addr)
+            self._quic.receive_datagram(data, addr, now=self._loop.time())
+            self._process_events()
+            self._transmit_soon()
+
+    def transmit(self) -> None:
+        """Send what is due, unless the socket was closed meanwhile."""
+        if self._transport is not None and not self._transport.is_closing():
+            super().transmit()
 
     def error_received(self, exc: Exception) -> None:
         """Nobody listens at that port, or not any more."""

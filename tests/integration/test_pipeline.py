@@ -156,7 +156,7 @@ async def test_who_committed_first_is_known_even_if_it_hands_over_in_the_same_fr
         core_pb2.CoreFrame(commits=[to_commits(commit)], failed=[to_failed(failed)]), monotonic_s()
     )
     assert answer.stats(0).core == "core-us"
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
     assert learned == ["core-eu"]
     answer.close()
 
