@@ -240,6 +240,25 @@ class MeshView:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What a core is expected to take until a first token is back, by parts."""
+
+    rtt_ms: float = 0.0
+    queue_ms: float = 0.0
+    """Prefill that waits there already."""
+    prefill_ms: float = 0.0
+    step_ms: float = 0.0
+    penalty_ms: float = 0.0
+    way: str = "recompute"
+    """How the prefix would come to be there: see `shared.routing.fetch`."""
+
+    @property
+    def ms(self) -> float:
+        """All of it."""
+        return self.rtt_ms + self.queue_ms + self.prefill_ms + self.step_ms + self.penalty_ms
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A core in a Route: what it was expected to cost, and why it stands where it stands."""
 
@@ -247,6 +266,9 @@ class Candidate:
     region: str
     ttft_ms: float
     reason: str
+    cost: Cost = Cost()
+    prefix_tokens: int = 0
+    """Of the prompt, that it should have cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +277,12 @@ class Route:
 
     candidates: tuple[Candidate, ...]
     reason: str = ""
+    drawn: str | None = ""
+    """The region that the session's hash drew; None: its share is shed; empty: none was drawn."""
+    spill: tuple[tuple[str, float], ...] = ()
+    """The shares that it was drawn by."""
+    panic: bool = False
+    """Most cores are ejected, so that health was not believed."""
 
 
 def check_ids(ids: Sequence[int], vocab: int) -> int | None:

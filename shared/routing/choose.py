@@ -1,27 +1,30 @@
 """Which core: the one rule of the mesh, asked by edges for each request.
 
-1. Leave out cores that do not serve the model or cannot hold the prompt. Ejected cores are left out
+1. The region is drawn by the spill row of this edge's origin with the session's hash; without a row
+   it is this edge's own. If what was drawn is shed, only a core that is cold by our own knowledge
+   may serve: what a link heard last is newer than any row.
+2. Leave out cores that do not serve the model or cannot hold the prompt. Ejected cores are left out
    too, unless fewer than half are healthy: then health is not believed (panic).
-2. After a failure prefer cores of the numerics class that the answer began in.
-3. Regions: this edge's own, then the others by round trip; the first one with a core that lives and
-   is below its hard cap.
-4. Candidates: all such cores of the region up to 16, else 3 at random and the one with the longest
+3. After a failure prefer cores of the numerics class that the answer began in.
+4. Other regions enter, by round trip, only when no core of the drawn one lives below its hard cap.
+5. Candidates: all such cores of the region up to 16, else 3 at random and one with the longest
    prefix.
-5. Hot: rif/cap above max(0.75, the candidates' 0.84 quantile), KV above 0.85, or a word older than
-   1.5 s. Of the cold ones the least `ttft_ms`, ties within 5 % at random; none cold: the least
-   rif/cap.
-6. The rest follows, best first, for the case that the pick fails; cores that failed in this request
+6. Hot: rif/cap above max(0.75, the candidates' 0.84 quantile), KV above 0.85, a word older than
+   1.5 s, or a figure that cannot be. Of the cold ones the least `cost_of`, ties within 5 % at
+   random; none cold: the least rif/cap, and at random if that is an old word of all of them.
+7. The rest follows, best first, for the case that the pick fails; cores that failed in this request
    come last. No core below its cap anywhere: the reason says `shed`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from math import inf
 from random import Random
 
 from firstlight.shared.estimate import quantile
-from firstlight.shared.routing.cost import CoreState, known_prefill_ms, ttft_ms
+from firstlight.shared.routing.cost import CoreState, cost_of, known_prefill_ms, nonsense
+from firstlight.shared.routing.spill import Row, draw
 from firstlight.shared.types import Candidate, Route
 
 HOT_LOAD = 0.75
@@ -39,7 +42,9 @@ NEXT_MIN = 2
 """Cores named beyond the candidates."""
 
 SHED = "shed"
-"""`Route.reason` begins with this word if every core is at its hard cap."""
+"""`Route.reason` begins with this word if every core is at its hard cap, or all that is cold."""
+SESSION_BYTES = 8
+"""Of the hash that is drawn for a request without a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,16 @@ class Wanted:
     """Of the core where the answer began, on failover."""
     excluded: frozenset[str] = frozenset()
     """Cores that failed in this request."""
+    spill: Row | None = None
+    """Where work of this origin goes; None: home first."""
+    session: bytes = b""
+    """What stays in one region while its share allows; empty: each request by itself."""
+    prefixes: Mapping[str, int] = field(default_factory=dict)
+    """Prompt tokens by core that should be cached there, if they are more than the state says."""
+
+    def prefix_tokens(self, state: CoreState) -> int:
+        """Prompt tokens that the core should have cached."""
+        return max(self.prefixes.get(state.core, 0), state.prefix_tokens)
 
 
 Weighed = tuple[float, CoreState]
@@ -78,49 +93,91 @@ class _Sorted:
 
 def choose(states: Sequence[CoreState], wanted: Wanted, rng: Random) -> Route:
     """Cores for a request, best first. Empty only if no core can serve it at all."""
-    cores = _sort_out(states, wanted)
-    if not cores.nearest_ms:
+    drawn = wanted.home
+    if wanted.spill is not None:
+        region = draw(wanted.spill, wanted.session or rng.randbytes(SESSION_BYTES))
+        if region is not None:
+            drawn = region
+        elif wanted.spill.shed > 0.0:
+            return _told(_shed(states, wanted, rng), wanted, None)
+    return _told(_in_region(states, wanted, drawn, rng), wanted, drawn)
+
+
+def region_of(wanted: Wanted, rng: Random) -> tuple[str | None, Wanted]:
+    """The region that `choose` will draw, and what to ask it with, so that it draws the same.
+
+    For whoever would rather not gather the cores of all regions. None: it is not decided by that.
+    """
+    if wanted.spill is None:
+        return wanted.home, wanted
+    wanted = replace(wanted, session=wanted.session or rng.randbytes(SESSION_BYTES))
+    region = draw(wanted.spill, wanted.session)
+    return region or (None if wanted.spill.shed > 0.0 else wanted.home), wanted
+
+
+def _told(route: Route, wanted: Wanted, drawn: str | None) -> Route:
+    if wanted.spill is None:
+        return route
+    return replace(route, drawn=drawn, spill=wanted.spill.fractions)
+
+
+def _in_region(states: Sequence[CoreState], wanted: Wanted, drawn: str, rng: Random) -> Route:
+    cores = _sort_out(states, wanted, drawn)
+    here = len(cores.usable.get(drawn, ()))
+    if here < ROUTE_MIN or here < len(cores.ejected) or wanted.numerics_class is not None:
+        cores = _sort_out(states, wanted, None)
+    if not (cores.usable or cores.ejected or cores.unusable):
         return Route((), _why_none(states, wanted))
-    healthy = sum(len(here) for here in cores.usable.values())
-    panic = len(cores.ejected) > healthy
-    for weighed in cores.ejected:
-        if panic:
-            cores.usable.setdefault(weighed[1].region, []).append(weighed)
-        else:
-            cores.unusable.append(weighed)
+    panic = _settle_ejected(cores)
     if not cores.usable:
         return _last_resort(cores.unusable, wanted)
     regions = sorted(
-        cores.usable, key=lambda name: (name != wanted.home, cores.nearest_ms[name], name)
+        cores.usable, key=lambda name: (name != drawn, cores.nearest_ms.get(name, inf), name)
     )
-    region, here, exact = _first_region(cores.usable, regions, wanted.numerics_class)
-    picked = _rank(_sample(here, rng), wanted, rng)
+    region, weighed, exact = _first_region(cores.usable, regions, wanted.numerics_class)
+    picked = _rank(_sample(weighed, wanted, rng), wanted, rng)
     more = max(NEXT_MIN, ROUTE_MIN - len(picked))
     taken = {candidate.core for candidate in picked}
     rest = _rest(cores.usable, regions, wanted, taken, more)
     last = _least_loaded(cores.unusable, wanted, more - len(rest))
-    reason = "home region" if region == wanted.home else f"region {region}: none free at home"
+    reason = _why_region(region, drawn, wanted)
     if wanted.numerics_class is not None:
         reason += ", same numerics class" if exact else ", other numerics class"
-    return Route(
-        (*picked, *rest, *last), reason + (", panic: most cores are ejected" if panic else "")
-    )
+    if panic:
+        reason += ", panic: most cores are ejected"
+    return Route((*picked, *rest, *last), reason, panic=panic)
 
 
-def _sort_out(states: Sequence[CoreState], wanted: Wanted) -> _Sorted:
-    """One pass over all cores; written flat, since it is most of the time of a choice."""
+def _shed(states: Sequence[CoreState], wanted: Wanted, rng: Random) -> Route:
+    """The nearest region with a core that is cold, or nothing."""
+    cores = _sort_out(states, wanted, None)
+    for region in sorted(
+        cores.usable, key=lambda name: (cores.nearest_ms.get(name, inf), name != wanted.home, name)
+    ):
+        picked = _rank(_sample(cores.usable[region], wanted, rng), wanted, rng)
+        if picked[0].reason == "cold":
+            return Route(tuple(picked), f"region {region}: shed by its share, but it has room")
+    return Route((), f"{SHED}: the share of this origin that no region has room for")
+
+
+def _sort_out(states: Sequence[CoreState], wanted: Wanted, only: str | None) -> _Sorted:
+    """One pass over all cores, or those of one region; written flat, since it is most of the time
+    of a choice. Comparisons are such that NaN makes a core unusable."""
     cores = _Sorted()
     model, excluded = wanted.model, wanted.excluded
     tokens = max(wanted.context_tokens, wanted.prompt_tokens + 1)
     usable, nearest_ms = cores.usable, cores.nearest_ms
     for state in states:
+        region = state.region
+        if only is not None and region != only:
+            continue
         if (model and model not in state.models) or 0 < state.context_max < tokens:
             continue
-        load, region = state.load, state.region
-        share = (load.running + load.queued + state.unseen_opens) / load.sequences_max
-        if nearest_ms.get(region, inf) > state.rtt_ms:
+        load = state.load
+        share = (load.running + load.queued + state.unseen_opens) / (load.sequences_max or 1)
+        if 0.0 <= state.rtt_ms < nearest_ms.get(region, inf):
             nearest_ms[region] = state.rtt_ms
-        if share >= 1.0 or load.draining or state.age_s > DEAD_S or state.core in excluded:
+        if not (share < 1.0 and state.age_s <= DEAD_S) or load.draining or state.core in excluded:
             cores.unusable.append((share, state))
         elif state.ejected:
             cores.ejected.append((share, state))
@@ -129,6 +186,17 @@ def _sort_out(states: Sequence[CoreState], wanted: Wanted) -> _Sorted:
         else:
             usable[region] = [(share, state)]
     return cores
+
+
+def _settle_ejected(cores: _Sorted) -> bool:
+    """Put ejected cores where they belong; whether most are, so that they are used (panic)."""
+    panic = len(cores.ejected) > sum(len(here) for here in cores.usable.values())
+    for weighed in cores.ejected:
+        if panic:
+            cores.usable.setdefault(weighed[1].region, []).append(weighed)
+        else:
+            cores.unusable.append(weighed)
+    return panic
 
 
 def _first_region(
@@ -143,6 +211,13 @@ def _first_region(
     return regions[0], usable[regions[0]], False
 
 
+def _why_region(region: str, drawn: str, wanted: Wanted) -> str:
+    where = "at home" if drawn == wanted.home else f"in {drawn}"
+    if region != drawn:
+        return f"region {region}: none free {where}"
+    return "home region" if region == wanted.home else f"region {region}: drawn by its share"
+
+
 def _why_none(states: Sequence[CoreState], wanted: Wanted) -> str:
     if not states:
         return "no core is known"
@@ -152,56 +227,64 @@ def _why_none(states: Sequence[CoreState], wanted: Wanted) -> str:
     return f"no core serves model {wanted.model!r}"
 
 
-def _sample(here: list[Weighed], rng: Random) -> list[Weighed]:
+def _sample(here: list[Weighed], wanted: Wanted, rng: Random) -> list[Weighed]:
     if len(here) <= CANDIDATES_MAX:
         return list(here)
     sampled = rng.sample(here, SAMPLED)
-    longest = max(here, key=lambda item: item[1].prefix_tokens)
-    return sampled if longest in sampled else [*sampled, longest]
+    have = [item for item in here if item[1].prefix_tokens or item[1].core in wanted.prefixes]
+    if have:  # of those that have the longest prefix, the least loaded
+        best = min(have, key=lambda item: (-wanted.prefix_tokens(item[1]), item[0]))
+        if best not in sampled:
+            sampled.append(best)
+    return sampled
 
 
 def _rank(here: list[Weighed], wanted: Wanted, rng: Random) -> list[Candidate]:
     shares = [share for share, _ in here]
     mean, limit = sum(shares) / len(shares), max(HOT_LOAD, quantile(shares, HOT_QUANTILE))
     prior_ms = known_prefill_ms([state for _, state in here])
-    cold: list[tuple[float, CoreState, str]] = []
-    hot: list[tuple[float, CoreState, str]] = []
+    cold: list[tuple[Candidate, CoreState]] = []
+    hot: list[Candidate] = []
     # Shuffled first, so that equals stand in random order after the (stable) sort.
     rng.shuffle(here)
-    here.sort(key=lambda item: item[0])
+    if any(state.age_s <= OLD_S for _, state in here):
+        here.sort(key=lambda item: item[0])
     for share, state in here:
-        cost = ttft_ms(
-            state,
-            prompt_tokens=wanted.prompt_tokens,
-            mean_load=mean,
-            prefill_prior_ms=prior_ms,
-        )
         why = _hot(state, share, limit)
+        reason = f"hot: {why}" if why else "cold"
+        candidate = _candidate(state, wanted, reason, mean=mean, prior_ms=prior_ms)
         if why:
-            hot.append((cost, state, f"hot: {why}"))
+            hot.append(candidate)
         else:
-            cold.append((cost, state, "cold"))
-    cold.sort(key=lambda item: item[0])
-    if cold:
-        ties = sum(cost <= cold[0][0] * (1.0 + TIE) for cost, _, _ in cold)
-        first = rng.randrange(ties)
-        cold[0], cold[first] = cold[first], cold[0]
-    return [Candidate(state.core, state.region, cost, why) for cost, state, why in (*cold, *hot)]
+            cold.append((candidate, state))
+    cold.sort(key=lambda item: item[0].ttft_ms)
+    while cold:
+        most_ms = cold[0][0].ttft_ms * (1.0 + TIE)
+        first = rng.randrange(sum(candidate.ttft_ms <= most_ms for candidate, _ in cold))
+        wrong = nonsense(cold[first][1])
+        if not wrong:
+            cold[0], cold[first] = cold[first], cold[0]
+            break
+        liar, _ = cold.pop(first)
+        hot.append(replace(liar, reason=f"hot: it says what cannot be, {wrong}"))
+    return [*(candidate for candidate, _ in cold), *hot]
 
 
 def _hot(state: CoreState, share: float, limit: float) -> str:
     if share > limit:
         return f"load {share:.2f} above {limit:.2f}"
+    if state.grown < 1.0 and share > HOT_LOAD * state.grown:
+        return f"load {share:.2f}, and back for too short a time for more"
     if state.load.kv_used_share > HOT_KV:
         return f"KV {state.load.kv_used_share:.2f} above {HOT_KV}"
-    if state.age_s > OLD_S:
+    if not state.age_s <= OLD_S:
         return f"last heard {state.age_s:.1f} s ago"
     return "ejected" if state.ejected else ""
 
 
 def _rest(
     usable: dict[str, list[Weighed]],
-    regions: Sequence[str],
+    regions: Iterable[str],
     wanted: Wanted,
     taken: set[str],
     count: int,
@@ -220,7 +303,7 @@ def _least_loaded(unusable: list[Weighed], wanted: Wanted, count: int) -> list[C
     def key(item: Weighed) -> tuple[bool, bool, bool, float]:
         share, state = item
         failed = state.core in wanted.excluded
-        return failed, state.age_s > DEAD_S, state.load.draining or state.ejected, share
+        return failed, not state.age_s <= DEAD_S, state.load.draining or state.ejected, share
 
     if count <= 0:
         return []
@@ -249,6 +332,15 @@ def _last_resort(unusable: list[Weighed], wanted: Wanted) -> Route:
     return Route(route, "no core is known to be well")
 
 
-def _candidate(state: CoreState, wanted: Wanted, reason: str) -> Candidate:
-    cost = ttft_ms(state, prompt_tokens=wanted.prompt_tokens)
-    return Candidate(state.core, state.region, cost, reason)
+def _candidate(
+    state: CoreState, wanted: Wanted, reason: str, *, mean: float = 0.0, prior_ms: float = 1.0
+) -> Candidate:
+    prefix_tokens = wanted.prefix_tokens(state)
+    cost = cost_of(
+        state,
+        prompt_tokens=wanted.prompt_tokens,
+        prefix_tokens=prefix_tokens,
+        mean_load=mean,
+        prefill_prior_ms=prior_ms,
+    )
+    return Candidate(state.core, state.region, cost.ms, reason, cost, prefix_tokens)

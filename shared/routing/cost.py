@@ -1,23 +1,37 @@
 """What a core would cost a request: the time to its first token, in milliseconds.
 
-    ttft = rtt + queued_prefill · t_prefill + (P − H·fade) · t_prefill + t_step(rif + 1) + penalty
+    ttft = rtt + queued_prefill · t_prefill + prefix + t_step(rif + 1) + penalty
+    prefix = min(recompute, fetch, split)      recompute = (P − H·fade) · t_prefill
     rif  = in flight as the core last said + opens of this link that it has not counted − ends since
 
-P = prompt tokens, H = those of them that the core has cached. The unseen part is not multiplied by
-the number of edges: that hurts. `fade = 1/(1 + k·excess)` lets the credit for a cached prefix
-shrink as the core's load exceeds that of the others, so that one hot prompt does not swamp a core.
+P = prompt tokens, H = those of them that the core has cached; what a KV store near it could give
+beyond them is weighed by `fetch`. The unseen part of rif is not multiplied by the number of edges:
+that hurts. `fade = 1/(1 + k·excess)` lets the credit for a cached prefix shrink as the core's load
+exceeds that of the others, so that one hot prompt does not swamp a core.
+
+A figure that cannot be (NaN, negative, absurd) is taken as not known, and the core as doubtful.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from firstlight.shared.types import Load
+from firstlight.shared.blocks import BLOCK_TOKENS
+from firstlight.shared.routing.fetch import Source, Way, plan_prefix
+from firstlight.shared.types import Cost, Load
 
 FADE = 4.0
 """k: at a load that exceeds the mean by 0.25 the credit for a cached prefix is half."""
 
 PREFILL_PRIOR_MS = 1.0
 """A prompt token's time at a core that has measured none, if no other has either."""
+PREFILL_MS_MIN, PREFILL_MS_MAX = 1e-4, 1e4
+"""What a prompt token can take: ten million a second, to one in ten seconds."""
+RTT_PRIOR_MS = 50.0
+RTT_MS_MAX = 60_000.0
+AMOUNT_MAX = 1 << 30
+"""Of tokens, of ms: more is nonsense."""
+SEQUENCES_MAX = 1 << 16
+KV_SHARE_MAX = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +58,12 @@ class CoreState:
     """Breaker open: it failed lately."""
     penalty_ms: float = 0.0
     """Decaying, after a cheap refusal: a core that fails fast must not look fast."""
+    grown: float = 1.0
+    """Share of its room that is used yet, after it was ejected: slow start."""
+    near_tokens: int = 0
+    """Prompt tokens that a KV store near it could give."""
+    near: Source | None = None
+    """What getting them would take; None: there is none."""
 
     @property
     def rif(self) -> int:
@@ -61,6 +81,47 @@ class CoreState:
         return self.rif >= self.load.sequences_max
 
 
+def cost_of(
+    state: CoreState,
+    *,
+    prompt_tokens: int,
+    prefix_tokens: int | None = None,
+    mean_load: float = 0.0,
+    prefill_prior_ms: float = PREFILL_PRIOR_MS,
+) -> Cost:
+    """The expected time to the first token. `mean_load`: of `load_share` over the candidates.
+
+    `prefix_tokens`: of the prompt, cached there; None: as the state says.
+    """
+    assert prompt_tokens > 0, prompt_tokens
+    load = state.load
+    prefill_ms = load.prefill_ms_per_token
+    if not PREFILL_MS_MIN <= prefill_ms <= PREFILL_MS_MAX:
+        prefill_ms = prefill_prior_ms
+    rif = max(0, _amount(load.running) + _amount(load.queued) + state.unseen_opens)
+    held = state.prefix_tokens if prefix_tokens is None else prefix_tokens
+    cached = credit = 0.0
+    if held > 0:
+        cached = min(held, prompt_tokens - 1)
+        credit = cached / (1.0 + FADE * max(0.0, rif / max(1, load.sequences_max) - mean_load))
+    recompute_ms, way = (prompt_tokens - credit) * prefill_ms, Way.RECOMPUTE
+    if state.near is not None and _possible(state.near):
+        blocks = int(min(state.near_tokens, prompt_tokens - 1) - cached) // BLOCK_TOKENS
+        plan = plan_prefix(max(0, blocks), BLOCK_TOKENS * prefill_ms, state.near)
+        if plan.way is not Way.RECOMPUTE:
+            rest = prompt_tokens - cached - blocks * BLOCK_TOKENS
+            recompute_ms, way = plan.ms + rest * prefill_ms, plan.way
+    waiting = _amount(load.queued_prefill_tokens) + max(0, state.unseen_prompt_tokens)
+    return Cost(
+        rtt_ms=state.rtt_ms if 0.0 <= state.rtt_ms <= RTT_MS_MAX else RTT_PRIOR_MS,
+        queue_ms=waiting * prefill_ms,
+        prefill_ms=recompute_ms,
+        step_ms=_amount(step_ms(load.step_ms, rif + 1)),
+        penalty_ms=_amount(state.penalty_ms),
+        way=way.value,
+    )
+
+
 def ttft_ms(
     state: CoreState,
     *,
@@ -68,22 +129,42 @@ def ttft_ms(
     mean_load: float = 0.0,
     prefill_prior_ms: float = PREFILL_PRIOR_MS,
 ) -> float:
-    """Expected time to the first token, ms. `mean_load`: of `load_share` over the candidates."""
-    assert prompt_tokens > 0, prompt_tokens
-    load = state.load
-    prefill_ms = load.prefill_ms_per_token or prefill_prior_ms
-    rif = max(0, load.running + load.queued + state.unseen_opens)
-    cached = 0.0
-    if state.prefix_tokens:
-        excess = max(0.0, rif / load.sequences_max - mean_load)
-        cached = min(state.prefix_tokens, prompt_tokens - 1) / (1.0 + FADE * excess)
-    waiting = load.queued_prefill_tokens + max(0, state.unseen_prompt_tokens)
-    return (
-        state.rtt_ms
-        + (waiting + prompt_tokens - cached) * prefill_ms
-        + step_ms(load.step_ms, rif + 1)
-        + state.penalty_ms
-    )
+    """Expected time to the first token, ms: all parts of `cost_of`."""
+    return cost_of(
+        state,
+        prompt_tokens=prompt_tokens,
+        mean_load=mean_load,
+        prefill_prior_ms=prefill_prior_ms,
+    ).ms
+
+
+def nonsense(state: CoreState) -> str:
+    """The first figure of a core's that cannot be, in words; empty: all can."""
+    if not 0.0 <= state.rtt_ms <= RTT_MS_MAX:
+        return f"round trip {state.rtt_ms} ms"
+    if not 0.0 <= state.penalty_ms <= AMOUNT_MAX:
+        return f"penalty {state.penalty_ms} ms"
+    if state.near is not None and not _possible(state.near):
+        return f"KV store near it in {state.near.wait_ms} + {state.near.block_ms} ms a block"
+    return _nonsense_load(state.load)
+
+
+def _nonsense_load(load: Load) -> str:
+    if not 1 <= load.sequences_max <= SEQUENCES_MAX:
+        return f"room for {load.sequences_max}"
+    if not (0 <= load.running <= AMOUNT_MAX and 0 <= load.queued <= AMOUNT_MAX):
+        return f"{load.running} running, {load.queued} queued"
+    if not 0 <= load.queued_prefill_tokens <= AMOUNT_MAX:
+        return f"{load.queued_prefill_tokens} tokens queued"
+    if not 0.0 <= load.kv_used_share <= KV_SHARE_MAX:
+        return f"KV {load.kv_used_share}"
+    prefill_ms = load.prefill_ms_per_token
+    if prefill_ms != 0.0 and not PREFILL_MS_MIN <= prefill_ms <= PREFILL_MS_MAX:
+        return f"{prefill_ms} ms a prompt token"
+    for rows, ms in load.step_ms:
+        if not (0 <= rows <= AMOUNT_MAX and 0.0 <= ms <= AMOUNT_MAX):
+            return f"step of {rows} rows in {ms} ms"
+    return ""
 
 
 def step_ms(table: Sequence[tuple[int, float]], rows: int) -> float:
@@ -108,5 +189,18 @@ def step_ms(table: Sequence[tuple[int, float]], rows: int) -> float:
 
 def known_prefill_ms(states: Sequence[CoreState]) -> float:
     """The median of what cores have measured: the prior for one that has measured nothing yet."""
-    known = sorted(s.load.prefill_ms_per_token for s in states if s.load.prefill_ms_per_token > 0)
+    known = sorted(
+        ms
+        for state in states
+        if PREFILL_MS_MIN <= (ms := state.load.prefill_ms_per_token) <= PREFILL_MS_MAX
+    )
     return known[len(known) // 2] if known else PREFILL_PRIOR_MS
+
+
+def _possible(source: Source) -> bool:
+    return 0.0 <= source.wait_ms <= AMOUNT_MAX and 0.0 <= source.block_ms <= AMOUNT_MAX
+
+
+def _amount(value: float) -> float:
+    """The value, or 0 for one that cannot be."""
+    return value if 0.0 <= value <= AMOUNT_MAX else 0.0
