@@ -37,6 +37,8 @@ class Ask:
     """On resume: the choices that are wanted. Empty: all."""
     numerics_class: str | None = None
     """On resume: of the cores that committed them."""
+    session: bytes = b""
+    """Hash of what the request belongs to, so that it stays in one region; empty: to nothing."""
     received_s: float = 0.0
     """`monotonic_s()` when the request's first byte was here."""
     timeline: Timeline = field(default_factory=Timeline, compare=False, repr=False)

@@ -65,11 +65,13 @@ class Choice:
         committed: tuple[int, ...] = (),
         has: int | None = None,
         numerics_class: str | None = None,
+        session: bytes = b"",
     ) -> None:
         """`committed`: ids known already, by cores of `numerics_class`. The client has the first
         `has` ids of the answer with their text: those that are committed, if it is not told.
         """
         self.request = request
+        self.session = session
         self.index = index
         self.stream = TokenStream(request.prompt, committed)
         self.assignment: Assignment | None = None

@@ -28,6 +28,13 @@ def routed(assignment: Assignment, *, home: bool) -> None:
     """A core was chosen, in the edge's own region or not."""
     telemetry.ROUTES.labels(assignment.region, "home" if home else "spill").inc()
     telemetry.ROUTE_TTFT_SECONDS.observe(assignment.ttft_ms / 1000)
+    if assignment.route.panic:
+        telemetry.ROUTE_PANICS.inc()
+
+
+def ejected() -> None:
+    """A core is left out for a while."""
+    telemetry.EJECTIONS.inc()
 
 
 def streams_kept(streams: int, ids: int) -> None:

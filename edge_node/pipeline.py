@@ -200,6 +200,7 @@ class Flight:
             stop=ask.stop,
             token_bytes=pipeline.token_bytes,
             received_s=ask.received_s,
+            session=ask.session,
         )
         self._history: ChoiceHistory | None = None
         if pipeline.history is not None:
@@ -378,17 +379,17 @@ class Flight:
         if left_s <= 0:
             raise DeadlineError(f"the request's time of {request.budget_s:g} s is over")
         before = choice.assignment
-        link, assignment = self._pipeline.router.choose(choice, now)
-        if choice.behind and assignment.numerics_class != choice.numerics_class:
-            raise CapacityError(
-                f"no core of class {choice.numerics_class} is free, and only there the text would "
-                "be the same: send firstlight.resume.ids",
-                code="resume_unknown",
-                retry_after_s=MOVE_GIVE_UP_S,
-            )
-        epoch = choice.assign(assignment)
-        self._link = link
-        link.open(request, epoch, choice.stream.ids, self, budget_s=left_s)
+        with self._pipeline.router.place(choice, now) as (link, assignment):
+            if choice.behind and assignment.numerics_class != choice.numerics_class:
+                raise CapacityError(
+                    f"no core of class {choice.numerics_class} is free, and only there the text "
+                    "would be the same: send firstlight.resume.ids",
+                    code="resume_unknown",
+                    retry_after_s=MOVE_GIVE_UP_S,
+                )
+            epoch = choice.assign(assignment)
+            self._link = link
+            link.open(request, epoch, choice.stream.ids, self, budget_s=left_s)
         if choice.credit_raised:
             link.credit(request.id, choice.credit)
         if self._drafting is not None:
@@ -486,13 +487,5 @@ class Flight:
             facts = {"from": before.core, "to": core, "why": self._left}
             self._note("moved", now, **facts)
         expected = {"expected_cached_tokens": assignment.prefix_tokens}
-        committed = len(self.choice.stream.ids)
-        self._note(
-            "opened",
-            now,
-            core=core,
-            epoch=epoch,
-            rtt_ms=assignment.network_ms,
-            committed=committed,
-            **expected,
-        )
+        measured = {"rtt_ms": assignment.network_ms, "committed": len(self.choice.stream.ids)}
+        self._note("opened", now, core=core, epoch=epoch, **measured, **expected)

@@ -4,9 +4,12 @@ It gathers the state of every core with a warm link, asks the rule, and remember
 where, so that the next decision sees it at once.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from random import Random
 
+from firstlight.edge_node import meter
 from firstlight.edge_node.choice import Assignment, Choice
 from firstlight.edge_node.openai.routes import ModelEntry
 from firstlight.edge_node.upstream.link import CoreLink
@@ -15,10 +18,13 @@ from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import CapacityError, RequestError
 from firstlight.shared.liveness import Lost
 from firstlight.shared.retry import Life
-from firstlight.shared.routing.choose import SHED, Wanted, choose
-from firstlight.shared.routing.ejection import Ejection
+from firstlight.shared.routing.choose import ROUTE_MIN, SHED, Wanted, choose, region_of
+from firstlight.shared.routing.cost import CoreState
+from firstlight.shared.routing.ejection import CLEAN, Ejection
 from firstlight.shared.routing.prefixes import SentPrefixes
-from firstlight.shared.routing.sketch import sketched_tokens
+from firstlight.shared.routing.reserve import Reservations
+from firstlight.shared.routing.sketch import held_tokens, probes_of
+from firstlight.shared.routing.spill import Row
 from firstlight.shared.types import Route
 
 RETRY_AFTER_S = 1.0
@@ -37,15 +43,19 @@ class CoreRouter:
         tokenizer_hash: str,
         rng: Random,
         sketch_of: Callable[[str], bytes] = lambda core: b"",
+        spill_row: Callable[[], Row | None] = lambda: None,
     ) -> None:
-        """`sketch_of`: which prefixes a core says that it holds."""
+        """`sketch_of`: which prefixes a core says that it holds. `spill_row`: where work of this
+        region goes, if anyone has said so."""
         self._pool = pool
         self._sketch_of = sketch_of
+        self._spill_row = spill_row
         self._region = region
         self._tokenizer_hash = tokenizer_hash
         self._rng = rng
         self._sent = SentPrefixes()
         self._ejection = Ejection()
+        self._reserved = Reservations()
         pool.on_lost = self._lost
 
     def models(self) -> list[ModelEntry]:
@@ -56,28 +66,40 @@ class CoreRouter:
                 context[model] = min(link.info.context_max, context.get(model, 1 << 31))
         return [ModelEntry(id=model, context_max=tokens) for model, tokens in context.items()]
 
-    def choose(self, choice: Choice, now: float) -> tuple[CoreLink, Assignment]:
-        """The link to open `choice` on. Raises `CapacityError` if no core can take it now."""
-        request = choice.request
-        links = {link.info.node: link for link in self._links()}
-        resident = self._resident(choice.block_hashes, links, now)
-        states = [
-            link.state(
-                now,
-                prefix_tokens=resident.get(core, 0),
-                ejected=link.suspect or self._ejection.ejected(core, now),
-                penalty_ms=self._ejection.penalty_ms(core, now),
-            )
-            for core, link in links.items()
-        ]
+    @contextmanager
+    def place(self, choice: Choice, now: float) -> Iterator[tuple[CoreLink, Assignment]]:
+        """The link to open `choice` on, while the block runs. Raises `CapacityError` if no core
+        can take it now.
+
+        The place is reserved until the block ends: then the link counts the choice itself. If the
+        block raises, nothing was sent, and nothing is remembered of it.
+        """
+        link, assignment = self._choose(choice, now)
+        core, hashes = assignment.core, choice.block_hashes
+        lease = self._reserved.reserve(core, len(choice.request.prompt) + len(choice.stream.ids))
+        self._sent.sent(core, hashes, now)
+        try:
+            yield link, assignment
+            self._ejection.asked(core, now)
+        except BaseException:
+            self._sent.withdraw(core, hashes, now)
+            raise
+        finally:
+            lease.give_back()
+
+    def _choose(self, choice: Choice, now: float) -> tuple[CoreLink, Assignment]:
+        request, links = choice.request, self._links()
         tokens = len(request.prompt) + request.max_tokens
-        if states and all(0 < state.context_max < tokens for state in states):
+        if links and all(0 < link.info.context_max < tokens for link in links):
             raise RequestError(
                 f"{len(request.prompt)} prompt tokens and up to {request.max_tokens} more exceed "
                 f"the context of every core",
                 param="max_tokens",
                 code="context_length_exceeded",
             )
+        row = self._spill_row()
+        if row is not None and choice.assignment is not None:
+            row = replace(row, shed=0.0)  # what was taken in is not shed any more
         wanted = Wanted(
             home=self._region,
             prompt_tokens=len(request.prompt) + len(choice.stream.ids),
@@ -85,35 +107,81 @@ class CoreRouter:
             model=request.model,
             numerics_class=choice.numerics_class,
             excluded=frozenset(choice.tried),
+            spill=row,
+            session=choice.session,
         )
-        route = choose(states, wanted, self._rng)
+        route, resident = self._route(wanted, links, choice.block_hashes, now)
         if not route.candidates or route.reason.startswith(SHED):
             raise CapacityError(route.reason, retry_after_s=RETRY_AFTER_S)
         best = route.candidates[0]
-        core, link = best.core, links[best.core]
-        self._sent.sent(core, choice.block_hashes, now)
-        self._ejection.asked(core, now)
-        assignment = Assignment(
-            core=core,
+        link = next(link for link in links if link.info.node == best.core)
+        return link, Assignment(
+            core=best.core,
             region=link.info.region,
             numerics_class=link.info.numerics_class,
             network_ms=link.rtt.ms,
             incarnation=link.info.incarnation,
-            prefix_tokens=resident.get(core, 0),
+            prefix_tokens=resident.get(best.core, 0),
             ttft_ms=best.ttft_ms,
-            route=Route(route.candidates[:CANDIDATES_KEPT], route.reason),
+            route=replace(route, candidates=route.candidates[:CANDIDATES_KEPT]),
         )
-        return link, assignment
+
+    def _route(
+        self, wanted: Wanted, links: Sequence[CoreLink], hashes: Sequence[bytes], now: float
+    ) -> tuple[Route, dict[str, int]]:
+        """The route, and the prompt tokens that cores should have.
+
+        The region that is drawn is looked at first, and mostly alone: of a thousand cores few are
+        worth a look.
+        """
+        region, wanted = region_of(wanted, self._rng)
+        near = [link for link in links if link.info.region == region]
+        if len(links) > len(near) >= ROUTE_MIN and wanted.numerics_class is None:
+            route, resident = self._route_among(wanted, near, hashes, now)
+            if route.candidates and route.candidates[0].reason == "cold":
+                return route, resident
+        return self._route_among(wanted, links, hashes, now)
+
+    def _route_among(
+        self, wanted: Wanted, links: Sequence[CoreLink], hashes: Sequence[bytes], now: float
+    ) -> tuple[Route, dict[str, int]]:
+        resident = self._resident(hashes, links, now)
+        states = self._states(links, now)
+        return choose(states, replace(wanted, prefixes=resident), self._rng), resident
+
+    def _states(self, links: Collection[CoreLink], now: float) -> list[CoreState]:
+        """The cores as decisions see them, with what is held against some, and what is reserved."""
+        marks, reserved = self._ejection.marks(now), self._reserved.by_core()
+        states = [link.state(now) for link in links]
+        if not (marks or reserved):
+            return states
+        for place, state in enumerate(states):
+            if state.core in marks or state.core in reserved:
+                mark = marks.get(state.core, CLEAN)
+                opens, tokens = reserved.get(state.core, (0, 0))
+                states[place] = replace(
+                    state,
+                    ejected=state.ejected or mark.ejected,
+                    penalty_ms=mark.penalty_ms,
+                    grown=mark.grown,
+                    unseen_opens=state.unseen_opens + opens,
+                    unseen_prompt_tokens=state.unseen_prompt_tokens + tokens,
+                )
+        return states
 
     def _resident(
-        self, hashes: Sequence[bytes], cores: Iterable[str], now: float
+        self, hashes: Sequence[bytes], links: Collection[CoreLink], now: float
     ) -> dict[str, int]:
-        """Prompt tokens that each core should have: by what was sent there, or by its own word."""
-        sent = self._sent.resident(hashes, now)
-        return {
-            core: max(sent.get(core, 0), sketched_tokens(self._sketch_of(core), hashes))
-            for core in cores
-        }
+        """Prompt tokens that cores should have: by what was sent there, or by their own word."""
+        resident, probes = self._sent.resident(hashes, now), probes_of(hashes)
+        if not probes:
+            return resident
+        for link in links:
+            core = link.info.node
+            held = held_tokens(self._sketch_of(core), probes)
+            if held > resident.get(core, 0):
+                resident[core] = held
+        return resident
 
     def learn(
         self,
@@ -124,7 +192,7 @@ class CoreRouter:
         now: float,
     ) -> None:
         """The first commit said how many prompt tokens the core had cached."""
-        self._ejection.success(assignment.core)
+        self._ejection.success(assignment.core, now)
         self._sent.computed(
             assignment.core,
             block_hashes,
@@ -141,7 +209,8 @@ class CoreRouter:
     def failed(self, core: str, *, proven: bool = False) -> None:
         """The core failed a choice by its own fault."""
         cores = len(self._links())
-        self._ejection.failure(core, cores=cores, now=monotonic_s(), proven=proven)
+        if self._ejection.failure(core, cores=cores, now=monotonic_s(), proven=proven):
+            meter.ejected()
 
     def _lost(self, core: str, lost: Lost | None) -> None:
         """The link broke: one failure, however many choices were on it; the cache may be gone."""

@@ -223,6 +223,16 @@ ROUTES = Counter(
     ("region", "reason"),
     registry=REGISTRY,
 )
+ROUTE_PANICS = Counter(
+    "firstlight_route_panics",
+    "Routing decisions made while most cores are ejected, so that health is not believed.",
+    registry=REGISTRY,
+)
+EJECTIONS = Counter(
+    "firstlight_ejections",
+    "Cores that this edge began to leave out for a while, because they failed it.",
+    registry=REGISTRY,
+)
 ROUTE_TTFT_SECONDS = Histogram(
     "firstlight_route_expected_ttft_seconds",
     "Time to the first token that routing expected of the chosen core.",

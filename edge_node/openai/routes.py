@@ -29,6 +29,7 @@ from firstlight.edge_node.middleware import (
     Marks,
     note_failure,
 )
+from firstlight.edge_node.openai.affinity import session_of
 from firstlight.edge_node.openai.errors import http_error
 from firstlight.edge_node.openai.objects import Chat, Completions, Dialect, Origin
 from firstlight.edge_node.openai.reply import Reply, error_response
@@ -263,6 +264,7 @@ class Api:
             if options and options.priority
             else Priority.INTERACTIVE,
             budget_s=self._limits.budget_s,
+            session=session_of(tenant, body),
             received_s=marks.received_s,
             timeline=timeline,
         )

@@ -138,6 +138,8 @@ class SamplingBody(_Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     firstlight: FirstlightOptions | None = None
+    prompt_cache_key: object = None
+    user: object = None
     response_format: object = None
 
     @property

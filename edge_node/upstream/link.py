@@ -32,7 +32,7 @@ from firstlight.shared.proto.convert import (
     to_hint,
     to_open,
 )
-from firstlight.shared.routing.cost import CoreState
+from firstlight.shared.routing.cost import RTT_PRIOR_MS, CoreState
 from firstlight.shared.types import Commit, Done, Failed, Hint, Load, NodeInfo, Request
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ PING_INTERVAL_S = 0.18
 """Less than the 200 ms, and the round trip, of silence after which Linux takes a connection for
 idle and lets its window fall."""
 CONNECT_TIMEOUT_S = 5.0
-RTT_PRIOR_MS = 50.0
+AGE_SAME_S = 1.0
+"""A load that is younger is as good as one of now."""
 WRITE_BROKE = "Internal error from Core"
 """gRPC's words, as its Python end writes them, for a call whose connection is gone."""
 UNCOUNTED_MAX = 256
@@ -86,12 +87,14 @@ class CoreLink:
         memory: MeshMemory,
         history: History | None = None,
         config: LinksConfig | None = None,
+        rtt_prior_ms: float = RTT_PRIOR_MS,
     ) -> None:
+        """`rtt_prior_ms`: what the round trip should be, until it is measured."""
         self.info = info
         """What the load balancer said of the core, then what the core said itself."""
         self.load = Load()
         self.load_at_s = monotonic_s()
-        self.rtt = RttEstimate(RTT_PRIOR_MS)
+        self.rtt = RttEstimate(rtt_prior_ms)
         self.up = False
         self.welcomed = False
         """Whether this life of the link ever came up."""
@@ -100,6 +103,8 @@ class CoreLink:
         self._channel = channel
         self._memory = memory
         self._history = history
+        self._state: CoreState | None = None
+        """As last heard; None when something has changed since."""
         self._receivers: dict[str, Receiver] = {}
         self._opens_sent = 0
         self._prompt_tokens: deque[int] = deque(maxlen=UNCOUNTED_MAX)
@@ -122,26 +127,28 @@ class CoreLink:
         """Whether the core seems to have lost requests of ours."""
         return self._account.suspect
 
-    def state(
-        self, now: float, *, prefix_tokens: int, ejected: bool = False, penalty_ms: float = 0.0
-    ) -> CoreState:
-        """The core as a decision sees it; `prefix_tokens` of the prompt should be cached there."""
+    def state(self, now: float) -> CoreState:
+        """The core as a decision sees it: made when something is heard, and not for each one."""
+        age_s = now - self.load_at_s
+        if self._state is None or age_s > AGE_SAME_S:
+            self._state = self._stated(max(0.0, age_s))
+        return self._state
+
+    def _stated(self, age_s: float) -> CoreState:
         uncounted = max(0, self._opens_sent - self.load.opens_counted)
-        recent = list(self._prompt_tokens)[max(0, len(self._prompt_tokens) - uncounted) :]
+        recent = list(self._prompt_tokens)[-uncounted:] if uncounted else ()
         return CoreState(
             core=self.info.node,
             region=self.info.region,
             load=self.load,
             rtt_ms=self.rtt.ms,
-            age_s=now - self.load_at_s,
+            age_s=age_s,
             unseen_opens=uncounted - self._ended_since_load,
             unseen_prompt_tokens=sum(recent),
-            prefix_tokens=prefix_tokens,
             numerics_class=self.info.numerics_class,
             models=self.info.models,
             context_max=self.info.context_max,
-            ejected=ejected,
-            penalty_ms=penalty_ms,
+            ejected=self._account.suspect,
         )
 
     def open(
@@ -158,6 +165,7 @@ class CoreLink:
         self._account.opened(request.id)
         self._opens_sent += 1
         self._prompt_tokens.append(len(request.prompt) + len(committed))
+        self._state = None
         if self._out.ByteSize() > FRAME_BYTES_MAX:
             self._full.append(self._out)
             self._out = core_pb2.EdgeFrame()
@@ -180,6 +188,7 @@ class CoreLink:
         if request in self._receivers:
             self._account.ended(request)
             self._ended_since_load += 1
+            self._state = None
             self._out.cancels.add(request=request, epoch=epoch)
             self._out_ready.set()
 
@@ -339,6 +348,7 @@ class CoreLink:
             if not frame.failed:  # what it brings is not taken in yet
                 self._account.frame(load, now, whole=_whole(frame))
             self._ended_since_load = max(0, self._ended_since_load - ended)
+        self._state = self._stated(max(0.0, now - self.load_at_s))
 
     def _ponged(self, ping: int, now: float) -> None:
         """The round trip of a ping, or of padding, which says nothing of the distance."""
@@ -352,7 +362,7 @@ class CoreLink:
     def _welcome(self, info: NodeInfo, now: float) -> None:
         if info.node != self.info.node:
             raise PeerError(f"{self.info.address} is core {info.node}, expected {self.info.node}")
-        self.info = info
+        self.info, self._state = info, None
         self.up = self.welcomed = True
         self._memory.welcomed(info, now)
 

@@ -15,6 +15,7 @@ from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import FirstlightError
 from firstlight.shared.history_file import History
 from firstlight.shared.liveness import Lost
+from firstlight.shared.routing.cost import RTT_PRIOR_MS
 from firstlight.shared.types import NodeInfo
 
 log = logging.getLogger(__name__)
@@ -35,13 +36,16 @@ class LinkPool:
         on_lost: Callable[[str, Lost | None], None] = lambda core, lost: None,
         history: History | None = None,
         config: LinksConfig | None = None,
+        rtt_prior_ms: Callable[[str], float] = lambda region: RTT_PRIOR_MS,
     ) -> None:
         """`connect` opens a channel to an address; `on_lost` hears of each link that was up,
-        and by which rule it was given up, if it was by one."""
+        and by which rule it was given up, if it was by one. `rtt_prior_ms`: to cores of a region,
+        by geography, until it is measured."""
         self._memory = memory
         self.on_lost = on_lost
         self._connect = connect
         self._history, self._config = history, config
+        self._rtt_prior_ms = rtt_prior_ms
         self._rng = rng
         self._links: dict[str, CoreLink] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -50,7 +54,7 @@ class LinkPool:
     @property
     def links(self) -> list[CoreLink]:
         """Links that are up, in order of the cores' names."""
-        return [link for _, link in sorted(self._links.items()) if link.up]
+        return [link for link in self._links.values() if link.up]
 
     def link(self, core: str) -> CoreLink | None:
         """The link to a core, if it is up."""
@@ -97,8 +101,9 @@ class LinkPool:
         """One life of a link; whether it ever came up."""
         info = self._infos[core]
         channel = self._connect(info.address)
-        link = CoreLink(info, channel, self._memory, self._history, self._config)
-        self._links[core] = link
+        prior_ms = self._rtt_prior_ms(info.region)
+        link = CoreLink(info, channel, self._memory, self._history, self._config, prior_ms)
+        self._links = dict(sorted([*self._links.items(), (core, link)]))
         try:
             reason = await link.run()
         except Exception as error:  # a bug of ours: the other requests still need this core

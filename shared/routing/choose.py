@@ -93,32 +93,27 @@ class _Sorted:
 
 def choose(states: Sequence[CoreState], wanted: Wanted, rng: Random) -> Route:
     """Cores for a request, best first. Empty only if no core can serve it at all."""
-    drawn = wanted.home
-    if wanted.spill is not None:
-        region = draw(wanted.spill, wanted.session or rng.randbytes(SESSION_BYTES))
-        if region is not None:
-            drawn = region
-        elif wanted.spill.shed > 0.0:
-            return _told(_shed(states, wanted, rng), wanted, None)
-    return _told(_in_region(states, wanted, drawn, rng), wanted, drawn)
+    region, wanted = region_of(wanted, rng)
+    if region is None:
+        route = _shed(states, wanted, rng)
+    else:
+        route = _in_region(states, wanted, region, rng)
+    if wanted.spill is None:
+        return route
+    return replace(route, drawn=region, spill=wanted.spill.fractions)
 
 
 def region_of(wanted: Wanted, rng: Random) -> tuple[str | None, Wanted]:
     """The region that `choose` will draw, and what to ask it with, so that it draws the same.
 
-    For whoever would rather not gather the cores of all regions. None: it is not decided by that.
+    For whoever would rather not gather the cores of all regions. None: what was drawn is shed.
     """
-    if wanted.spill is None:
+    row = wanted.spill
+    if row is None:
         return wanted.home, wanted
     wanted = replace(wanted, session=wanted.session or rng.randbytes(SESSION_BYTES))
-    region = draw(wanted.spill, wanted.session)
-    return region or (None if wanted.spill.shed > 0.0 else wanted.home), wanted
-
-
-def _told(route: Route, wanted: Wanted, drawn: str | None) -> Route:
-    if wanted.spill is None:
-        return route
-    return replace(route, drawn=drawn, spill=wanted.spill.fractions)
+    region = draw(row, wanted.session)
+    return region or (None if row.shed > 0.0 else wanted.home), wanted
 
 
 def _in_region(states: Sequence[CoreState], wanted: Wanted, drawn: str, rng: Random) -> Route:

@@ -98,7 +98,7 @@ def cost_of(
     prefill_ms = load.prefill_ms_per_token
     if not PREFILL_MS_MIN <= prefill_ms <= PREFILL_MS_MAX:
         prefill_ms = prefill_prior_ms
-    rif = max(0, _amount(load.running) + _amount(load.queued) + state.unseen_opens)
+    rif = max(0, load.running + load.queued + state.unseen_opens)
     held = state.prefix_tokens if prefix_tokens is None else prefix_tokens
     cached = credit = 0.0
     if held > 0:

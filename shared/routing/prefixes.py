@@ -54,6 +54,15 @@ class SentPrefixes:
         """A request with these block hashes is on its way to `core`."""
         self._put(core, hashes, now + GUESSED_S, now)
 
+    def withdraw(self, core: str, hashes: Sequence[bytes], now: float) -> None:
+        """It was not sent after all: take back what `sent` said at `now`, and no more."""
+        for block in hashes[: self._blocks_max]:
+            cores = self._until.get(block, {})
+            if cores.get(core) == now + GUESSED_S:
+                del cores[core]
+                if not cores:
+                    del self._until[block]
+
     def computed(
         self,
         core: str,

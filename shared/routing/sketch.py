@@ -50,16 +50,37 @@ class HotPrefixes:
         return self._sketch
 
 
-def sketched_tokens(sketch: bytes, hashes: Sequence[bytes]) -> int:
-    """Prompt tokens that a core with this sketch should hold, of a prompt with these hashes."""
+Probes = list[tuple[int, list[tuple[int, int]]]]
+"""Of each checkpoint of a prompt: its tokens, and the bytes and bits that a sketch must have."""
+
+
+def probes_of(hashes: Sequence[bytes]) -> Probes:
+    """What to look for in every core's sketch, worked out once a request."""
+    return [
+        (
+            (index + 1) * BLOCK_TOKENS,
+            [(place >> 3, 1 << (place & 7)) for place in _places(hashes[index])],
+        )
+        for index in checkpoints(len(hashes))
+    ]
+
+
+def held_tokens(sketch: bytes, probes: Probes) -> int:
+    """Prompt tokens that a core with this sketch should hold."""
     if len(sketch) != SKETCH_BYTES:
         return 0
     found = 0
-    for index in checkpoints(len(hashes)):
-        if not all(sketch[place >> 3] & (1 << (place & 7)) for place in _places(hashes[index])):
-            break
-        found = index + 1
-    return found * BLOCK_TOKENS
+    for tokens, bits in probes:
+        for byte, bit in bits:
+            if not sketch[byte] & bit:
+                return found
+        found = tokens
+    return found
+
+
+def sketched_tokens(sketch: bytes, hashes: Sequence[bytes]) -> int:
+    """The same, of one prompt with these block hashes."""
+    return held_tokens(sketch, probes_of(hashes))
 
 
 def _places(block_hash: bytes) -> Iterator[int]:

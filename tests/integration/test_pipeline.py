@@ -94,7 +94,7 @@ async def test_requests_that_were_cancelled_are_not_counted_for_ever(mesh: Mesh)
     async with asyncio.timeout(5):
         while link.load.opens_counted < 3 or link.load.in_flight:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    assert link.state(monotonic_s(), prefix_tokens=0).unseen_opens == 0
+    assert link.state(monotonic_s()).unseen_opens == 0
 
 
 async def test_twenty_answers_on_a_killed_core_all_go_on(mesh: Mesh) -> None:

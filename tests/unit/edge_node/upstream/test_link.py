@@ -47,7 +47,7 @@ async def test_prompts_are_counted_when_more_are_open_than_are_remembered() -> N
         for number in range(UNCOUNTED_MAX + 44):
             one = doubles.request(f"r{number}", prompt=(1, 2, 3))
             link.open(one, 1, (), Silent(), budget_s=1.0)
-        state = link.state(link.load_at_s, prefix_tokens=0)
+        state = link.state(link.load_at_s)
         assert state.unseen_opens == UNCOUNTED_MAX + 44
         assert state.unseen_prompt_tokens == 3 * UNCOUNTED_MAX
 

@@ -20,7 +20,7 @@ def test_five_failures_in_a_row_eject_a_core_for_half_a_minute() -> None:
 def test_a_success_between_them_starts_the_count_anew() -> None:
     ejection = Ejection()
     _fail(ejection, "a", 4, now=0)
-    ejection.success("a")
+    ejection.success("a", 0.0)
     assert not _fail(ejection, "a", 4, now=0)
 
 
@@ -38,10 +38,10 @@ def test_ten_successes_clear_the_record() -> None:
     ejection = Ejection()
     _fail(ejection, "a", 5, now=0)
     for _ in range(9):
-        ejection.success("a")
+        ejection.success("a", 0.0)
     assert _fail(ejection, "a", 1, now=100)
     for _ in range(10):
-        ejection.success("a")
+        ejection.success("a", 0.0)
     assert not _fail(ejection, "a", 4, now=200)
 
 
@@ -83,7 +83,7 @@ def test_a_core_in_doubt_is_tried_by_one_request_at_a_time() -> None:
     assert ejection.ejected("a", 30.1)
     assert not ejection.ejected("a", 30 + PROBE_S), "nobody knows what became of it"
     ejection.asked("a", 30 + PROBE_S)
-    ejection.success("a")
+    ejection.success("a", 30 + PROBE_S)
     assert not ejection.ejected("a", 30 + PROBE_S)
     ejection.asked("a", 40)
     assert not ejection.ejected("a", 40), "it is in doubt no more"
@@ -113,4 +113,55 @@ def test_a_core_that_serves_between_refusals_is_never_out_for_longer_than_a_seco
     for number in range(20):
         ejection.refused("a", 2.0 * number, has_room=True)
         assert not ejection.ejected("a", 2.0 * number + 1)
-        ejection.success("a")
+        ejection.success("a", 2.0 * number + 1)
+
+
+def _serve(ejection: Ejection, cores: int, *, bad: str, every: int, requests: int = 200) -> bool:
+    """Whether `bad`, which fails each `every`-th request, is ejected on the way."""
+    ejected = False
+    for number in range(requests):
+        now = number / 10
+        for core in (f"c{n}" for n in range(cores)):
+            if core == bad and number % every == every - 1:
+                ejected = ejection.failure(core, cores=cores, now=now) or ejected
+            elif not ejection.ejected(core, now):
+                ejection.success(core, now)
+    return ejected
+
+
+def test_a_core_that_fails_far_more_often_than_the_others_is_ejected_by_its_share() -> None:
+    assert _serve(Ejection(), 6, bad="c3", every=3)
+
+
+@pytest.mark.parametrize(("cores", "every"), [(4, 3), (6, 30)])
+def test_of_too_few_cores_or_for_a_rare_failure_none_is_ejected_by_its_share(
+    cores: int, every: int
+) -> None:
+    assert not _serve(Ejection(), cores, bad="c3", every=every)
+
+
+def test_a_core_that_all_others_are_as_bad_as_stays() -> None:
+    ejection = Ejection()
+    for number in range(200):
+        for core in range(6):
+            if number % 3:
+                ejection.success(f"c{core}", number / 10)
+            else:
+                assert not ejection.failure(f"c{core}", cores=6, now=number / 10)
+
+
+def test_after_an_ejection_a_core_grows_from_a_tenth_of_its_room_to_all_of_it() -> None:
+    ejection = Ejection()
+    _fail(ejection, "a", 5, now=0)
+    assert ejection.marks(10)["a"].ejected
+    assert [ejection.marks(at)["a"].grown for at in (30, 45)] == [0.1, 0.5]
+    assert ejection.marks(60) == {}
+
+
+def test_only_those_against_whom_something_is_held_are_marked() -> None:
+    ejection = Ejection()
+    ejection.success("good", 0)
+    ejection.refused("full", 0)
+    assert ejection.marks(0).keys() == {"full"}
+    assert ejection.marks(0)["full"].penalty_ms == 200
+    assert ejection.marks(60) == {}
