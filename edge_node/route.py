@@ -28,6 +28,9 @@ from firstlight.shared.routing.spill import Row
 from firstlight.shared.types import Route
 
 RETRY_AFTER_S = 1.0
+LOOKED_AT_MAX = 128
+"""Links of one region whose cores are asked for their sketch and state; more only if none of these
+is cold."""
 CANDIDATES_KEPT = 4
 """Of a route, for whoever asks later why a core was chosen."""
 
@@ -131,11 +134,15 @@ class CoreRouter:
     ) -> tuple[Route, dict[str, int]]:
         """The route, and the prompt tokens that cores should have.
 
-        The region that is drawn is looked at first, and mostly alone: of a thousand cores few are
-        worth a look.
+        The region that is drawn is looked at first, and mostly alone; of very many cores in it
+        those that this edge sent the prefix to, and some at random.
         """
         region, wanted = region_of(wanted, self._rng)
         near = [link for link in links if link.info.region == region]
+        if len(near) > LOOKED_AT_MAX:
+            sent = self._sent.resident(hashes, now)
+            some = self._rng.sample(near, LOOKED_AT_MAX)
+            near = [*(link for link in near if link.info.node in sent and link not in some), *some]
         if len(links) > len(near) >= ROUTE_MIN and wanted.numerics_class is None:
             route, resident = self._route_among(wanted, near, hashes, now)
             if route.candidates and route.candidates[0].reason == "cold":

@@ -10,6 +10,11 @@ def monotonic_s() -> float:
     return time.monotonic()
 
 
+def cpu_s() -> float:
+    """Seconds that a CPU has worked for this process, for benchmarks."""
+    return time.process_time()
+
+
 def sleep_s(seconds: float) -> None:
     """Let other threads run for a while. Never on an event loop."""
     time.sleep(seconds)

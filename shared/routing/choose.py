@@ -36,7 +36,11 @@ DEAD_S = 5.0
 TIE = 0.05
 CANDIDATES_MAX = 16
 SAMPLED = 3
-ROUTE_MIN = 8
+MANY = 64
+LOOKED_AT = 24
+"""Of a region with many cores so many are looked at, and as many that have a prefix: what is usable
+among them is enough to go on with, or else all are."""
+ROUTE_MIN = 5
 """A route names this many cores, if there are as many."""
 NEXT_MIN = 2
 """Cores named beyond the candidates."""
@@ -117,10 +121,10 @@ def region_of(wanted: Wanted, rng: Random) -> tuple[str | None, Wanted]:
 
 
 def _in_region(states: Sequence[CoreState], wanted: Wanted, drawn: str, rng: Random) -> Route:
-    cores = _sort_out(states, wanted, drawn)
+    cores = _sort_out(_few([s for s in states if s.region == drawn], wanted, rng), wanted)
     here = len(cores.usable.get(drawn, ()))
     if here < ROUTE_MIN or here < len(cores.ejected) or wanted.numerics_class is not None:
-        cores = _sort_out(states, wanted, None)
+        cores = _sort_out(states, wanted)
     if not (cores.usable or cores.ejected or cores.unusable):
         return Route((), _why_none(states, wanted))
     panic = _settle_ejected(cores)
@@ -145,7 +149,7 @@ def _in_region(states: Sequence[CoreState], wanted: Wanted, drawn: str, rng: Ran
 
 def _shed(states: Sequence[CoreState], wanted: Wanted, rng: Random) -> Route:
     """The nearest region with a core that is cold, or nothing."""
-    cores = _sort_out(states, wanted, None)
+    cores = _sort_out(states, wanted)
     for region in sorted(
         cores.usable, key=lambda name: (cores.nearest_ms.get(name, inf), name != wanted.home, name)
     ):
@@ -155,20 +159,29 @@ def _shed(states: Sequence[CoreState], wanted: Wanted, rng: Random) -> Route:
     return Route((), f"{SHED}: the share of this origin that no region has room for")
 
 
-def _sort_out(states: Sequence[CoreState], wanted: Wanted, only: str | None) -> _Sorted:
-    """One pass over all cores, or those of one region; written flat, since it is most of the time
-    of a choice. Comparisons are such that NaN makes a core unusable."""
+def _few(here: list[CoreState], wanted: Wanted, rng: Random) -> list[CoreState]:
+    """Those of many that are worth a look: some at random, and some with a prefix."""
+    if len(here) <= MANY:
+        return here
+    few = rng.sample(here, LOOKED_AT)
+    seen = {state.core for state in few}
+    have = [state for state in here if state.prefix_tokens or state.core in wanted.prefixes]
+    if len(have) > LOOKED_AT:
+        have = rng.sample(have, LOOKED_AT)
+    return [*few, *(state for state in have if state.core not in seen)]
+
+
+def _sort_out(states: Sequence[CoreState], wanted: Wanted) -> _Sorted:
+    """One pass, written flat, since it is most of the time of a choice. Comparisons are such that
+    NaN makes a core unusable."""
     cores = _Sorted()
     model, excluded = wanted.model, wanted.excluded
     tokens = max(wanted.context_tokens, wanted.prompt_tokens + 1)
     usable, nearest_ms = cores.usable, cores.nearest_ms
     for state in states:
-        region = state.region
-        if only is not None and region != only:
-            continue
         if (model and model not in state.models) or 0 < state.context_max < tokens:
             continue
-        load = state.load
+        load, region = state.load, state.region
         share = (load.running + load.queued + state.unseen_opens) / (load.sequences_max or 1)
         if 0.0 <= state.rtt_ms < nearest_ms.get(region, inf):
             nearest_ms[region] = state.rtt_ms

@@ -15,6 +15,7 @@ GUESSED_S = 2.0
 KEPT_S = 600.0
 BLOCKS_MAX = 65_536
 CORES_MAX = 1_024
+_NOBODY: dict[str, float] = {}
 BELIEF_STEP = 0.2
 """How far one answer moves the belief in a core."""
 
@@ -34,17 +35,15 @@ class SentPrefixes:
     def resident(self, hashes: Sequence[bytes], now: float) -> dict[str, int]:
         """Prompt tokens that each core should have cached, of a prompt with these block hashes."""
         blocks: dict[str, int] = {}
-        holders: set[str] | None = None
-        for depth, block in enumerate(hashes, start=1):
-            cores = self._until.get(block)
-            if not cores:
+        first = len(self._until.get(hashes[0], ())) if hashes else 0
+        # Whoever has a block has all before it. So the deepest is looked for first: most often all
+        # that have anything are found there.
+        for depth in range(len(hashes), 0, -1):
+            if len(blocks) == first:
                 break
-            alive = {core for core, until in cores.items() if until > now}
-            holders = alive if holders is None else holders & alive
-            if not holders:
-                break
-            for core in holders:
-                blocks[core] = depth
+            for core, until in self._until.get(hashes[depth - 1], _NOBODY).items():
+                if until > now and core not in blocks:
+                    blocks[core] = depth
         return {
             core: int(depth * BLOCK_TOKENS * self._belief.get(core, 1.0))
             for core, depth in blocks.items()
@@ -97,8 +96,9 @@ class SentPrefixes:
         # Deepest first, so that of one prompt the first blocks are the last to be dropped.
         for block in reversed(hashes[: self._blocks_max]):
             cores = self._until.setdefault(block, {})
-            for gone in [name for name, end in cores.items() if end <= now]:
-                del cores[gone]
+            if core not in cores:  # else there are no more than before
+                for gone in [name for name, end in cores.items() if end <= now]:
+                    del cores[gone]
             cores[core] = max(until, cores.get(core, 0.0))
             self._until.move_to_end(block)
         while len(self._until) > self._blocks_max:
