@@ -153,8 +153,13 @@ class CoreRouter:
         self, wanted: Wanted, links: Sequence[CoreLink], hashes: Sequence[bytes], now: float
     ) -> tuple[Route, dict[str, int]]:
         resident = self._resident(hashes, links, now)
-        states = self._states(links, now)
-        return choose(states, replace(wanted, prefixes=resident), self._rng), resident
+        most = max(resident.values(), default=0)
+        known = replace(
+            wanted,
+            prefixes=resident,
+            prefix_traffic=self._sent.traffic(hashes, most, now) if most else 0.0,
+        )
+        return choose(self._states(links, now), known, self._rng), resident
 
     def _states(self, links: Collection[CoreLink], now: float) -> list[CoreState]:
         """The cores as decisions see them, with what is held against some, and what is reserved."""

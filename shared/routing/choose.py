@@ -12,7 +12,9 @@
 6. Hot: rif/cap above max(0.75, the candidates' 0.84 quantile), KV above 0.85, a word older than
    1.5 s, or a figure that cannot be. Of the cold ones the least `cost_of`, ties within 5 % at
    random; none cold: the least rif/cap, and at random if that is an old word of all of them.
-7. The rest follows, best first, for the case that the pick fails; cores that failed in this request
+7. A prefix is hot if a larger share of the requests begins with it than of the candidates has it:
+   then there is no credit for it above 1.25 times the mean load, and others come to have it.
+8. The rest follows, best first, for the case that the pick fails; cores that failed in this request
    come last. No core below its cap anywhere: the reason says `shed`.
 """
 
@@ -23,7 +25,13 @@ from math import inf
 from random import Random
 
 from firstlight.shared.estimate import quantile
-from firstlight.shared.routing.cost import CoreState, cost_of, known_prefill_ms, nonsense
+from firstlight.shared.routing.cost import (
+    PREFILL_PRIOR_MS,
+    CoreState,
+    cost_of,
+    known_prefill_ms,
+    nonsense,
+)
 from firstlight.shared.routing.spill import Row, draw
 from firstlight.shared.types import Candidate, Route
 
@@ -72,6 +80,8 @@ class Wanted:
     """What stays in one region while its share allows; empty: each request by itself."""
     prefixes: Mapping[str, int] = field(default_factory=dict)
     """Prompt tokens by core that should be cached there, if they are more than the state says."""
+    prefix_traffic: float = 0.0
+    """The share of this edge's late requests that begin with the prefix which is cached there."""
 
     def prefix_tokens(self, state: CoreState) -> int:
         """Prompt tokens that the core should have cached."""
@@ -251,6 +261,8 @@ def _rank(here: list[Weighed], wanted: Wanted, rng: Random) -> list[Candidate]:
     shares = [share for share, _ in here]
     mean, limit = sum(shares) / len(shares), max(HOT_LOAD, quantile(shares, HOT_QUANTILE))
     prior_ms = known_prefill_ms([state for _, state in here])
+    holders = sum(wanted.prefix_tokens(state) > 0 for _, state in here)
+    bounded = wanted.prefix_traffic > holders / len(here)
     cold: list[tuple[Candidate, CoreState]] = []
     hot: list[Candidate] = []
     # Shuffled first, so that equals stand in random order after the (stable) sort.
@@ -260,7 +272,7 @@ def _rank(here: list[Weighed], wanted: Wanted, rng: Random) -> list[Candidate]:
     for share, state in here:
         why = _hot(state, share, limit)
         reason = f"hot: {why}" if why else "cold"
-        candidate = _candidate(state, wanted, reason, mean=mean, prior_ms=prior_ms)
+        candidate = _candidate(state, wanted, reason, mean=mean, prior_ms=prior_ms, bounded=bounded)
         if why:
             hot.append(candidate)
         else:
@@ -341,7 +353,13 @@ def _last_resort(unusable: list[Weighed], wanted: Wanted) -> Route:
 
 
 def _candidate(
-    state: CoreState, wanted: Wanted, reason: str, *, mean: float = 0.0, prior_ms: float = 1.0
+    state: CoreState,
+    wanted: Wanted,
+    reason: str,
+    *,
+    mean: float = 0.0,
+    prior_ms: float = PREFILL_PRIOR_MS,
+    bounded: bool = False,
 ) -> Candidate:
     prefix_tokens = wanted.prefix_tokens(state)
     cost = cost_of(
@@ -350,5 +368,6 @@ def _candidate(
         prefix_tokens=prefix_tokens,
         mean_load=mean,
         prefill_prior_ms=prior_ms,
+        bounded=bounded,
     )
     return Candidate(state.core, state.region, cost.ms, reason, cost, prefix_tokens)

@@ -7,7 +7,8 @@
 P = prompt tokens, H = those of them that the core has cached; what a KV store near it could give
 beyond them is weighed by `fetch`. The unseen part of rif is not multiplied by the number of edges:
 that hurts. `fade = 1/(1 + k·excess)` lets the credit for a cached prefix shrink as the core's load
-exceeds that of the others, so that one hot prompt does not swamp a core.
+exceeds that of the others, so that one hot prompt does not swamp a core; where a prefix is hot it
+ends at a bound, so that other cores come to have it too.
 
 A figure that cannot be (NaN, negative, absurd) is taken as not known, and the core as doubtful.
 """
@@ -21,6 +22,8 @@ from firstlight.shared.types import Cost, Load
 
 FADE = 4.0
 """k: at a load that exceeds the mean by 0.25 the credit for a cached prefix is half."""
+BOUND = 1.25
+"""c of consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam 2016)."""
 
 PREFILL_PRIOR_MS = 1.0
 """A prompt token's time at a core that has measured none, if no other has either."""
@@ -88,10 +91,12 @@ def cost_of(
     prefix_tokens: int | None = None,
     mean_load: float = 0.0,
     prefill_prior_ms: float = PREFILL_PRIOR_MS,
+    bounded: bool = False,
 ) -> Cost:
     """The expected time to the first token. `mean_load`: of `load_share` over the candidates.
 
-    `prefix_tokens`: of the prompt, cached there; None: as the state says.
+    `prefix_tokens`: of the prompt, cached there; None: as the state says. `bounded`: there is no
+    credit for them where the load is above 1.25 · mean.
     """
     assert prompt_tokens > 0, prompt_tokens
     load = state.load
@@ -103,7 +108,10 @@ def cost_of(
     cached = credit = 0.0
     if held > 0:
         cached = min(held, prompt_tokens - 1)
-        credit = cached / (1.0 + FADE * max(0.0, rif / max(1, load.sequences_max) - mean_load))
+        share = rif / max(1, load.sequences_max)
+        credit = cached / (1.0 + FADE * max(0.0, share - mean_load))
+        if bounded and share > BOUND * mean_load:
+            credit = 0.0
     recompute_ms, way = (prompt_tokens - credit) * prefill_ms, Way.RECOMPUTE
     if state.near is not None and _possible(state.near):
         blocks = int(min(state.near_tokens, prompt_tokens - 1) - cached) // BLOCK_TOKENS

@@ -9,12 +9,16 @@ core found, which corrects how far this core is believed.
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from firstlight.shared.blocks import BLOCK_TOKENS
+from firstlight.shared.blocks import BLOCK_TOKENS, checkpoints
+from firstlight.shared.estimate import DecayingSum
 
 GUESSED_S = 2.0
 KEPT_S = 600.0
 BLOCKS_MAX = 65_536
 CORES_MAX = 1_024
+TRAFFIC_HALF_LIFE_S = 10.0
+TRAFFIC_MAX = 4_096
+"""Checkpoints whose requests are counted."""
 _NOBODY: dict[str, float] = {}
 BELIEF_STEP = 0.2
 """How far one answer moves the belief in a core."""
@@ -27,6 +31,8 @@ class SentPrefixes:
         self._blocks_max = blocks_max
         self._until: OrderedDict[bytes, dict[str, float]] = OrderedDict()
         self._belief: OrderedDict[str, float] = OrderedDict()
+        self._all = DecayingSum(TRAFFIC_HALF_LIFE_S)
+        self._traffic: OrderedDict[bytes, DecayingSum] = OrderedDict()
 
     def __len__(self) -> int:
         """Blocks remembered."""
@@ -52,6 +58,23 @@ class SentPrefixes:
     def sent(self, core: str, hashes: Sequence[bytes], now: float) -> None:
         """A request with these block hashes is on its way to `core`."""
         self._put(core, hashes, now + GUESSED_S, now)
+        self._all.add(1.0, now)
+        for index in reversed(checkpoints(len(hashes))):
+            counted = self._traffic.setdefault(hashes[index], DecayingSum(TRAFFIC_HALF_LIFE_S))
+            counted.add(1.0, now)
+            self._traffic.move_to_end(hashes[index])
+        while len(self._traffic) > TRAFFIC_MAX:
+            self._traffic.popitem(last=False)
+
+    def traffic(self, hashes: Sequence[bytes], tokens: int, now: float) -> float:
+        """The share of late requests that begin with the first `tokens` of this prompt."""
+        blocks, share = tokens // BLOCK_TOKENS, 0.0
+        for index in checkpoints(len(hashes)):
+            counted = self._traffic.get(hashes[index])
+            if counted is None or (index + 1 > blocks and share):
+                break
+            share = counted.value(now) / max(1.0, self._all.value(now))
+        return min(1.0, share)
 
     def withdraw(self, core: str, hashes: Sequence[bytes], now: float) -> None:
         """It was not sent after all: take back what `sent` said at `now`, and no more."""
