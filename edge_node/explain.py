@@ -15,7 +15,7 @@ from math import inf
 
 from firstlight.edge_node.answer import ChoiceStats
 from firstlight.edge_node.timeline import Timeline
-from firstlight.shared.types import Mark, Route
+from firstlight.shared.types import Cost, Mark, Route
 
 Object = dict[str, object]
 
@@ -210,11 +210,23 @@ def _route(route: Route) -> Object:
             "core": candidate.core,
             "region": candidate.region,
             "expected_ttft_ms": round(candidate.ttft_ms, 3),
+            "expected": _cost(candidate.cost),
             "reason": candidate.reason,
         }
         for candidate in route.candidates
     ]
-    return {"reason": route.reason, "candidates": candidates}
+    told: Object = {"reason": route.reason, "candidates": candidates}
+    if route.spill:
+        told |= {"drawn": route.drawn, "shares": dict(route.spill)}
+    return told
+
+
+def _cost(cost: Cost) -> Object:
+    """What the expected time is made of."""
+    return {
+        name: round(value, 3) if isinstance(value, float) else value
+        for name, value in asdict(cost).items()
+    }
 
 
 def _stats(stats: ChoiceStats) -> Object:

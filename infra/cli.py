@@ -218,6 +218,30 @@ def explain(
 
 
 @app.command()
+def route(
+    edge: Annotated[str, typer.Option(metavar="NODE", help="Name of the edge.")],
+    prompt_tokens: Annotated[int, typer.Option(min=1, max=1 << 24, help="Of the request.")] = 100,
+    model: Annotated[str, typer.Option(help="Default: any.")] = "",
+    url: Annotated[
+        str | None, typer.Option(help="Load balancer. Default: the local mesh's.")
+    ] = None,
+    ca: Ca = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show where an edge would send a request now, and why."""
+    from firstlight.infra.route import check_edge, run_route
+
+    return run_route(
+        check_edge(edge),
+        prompt_tokens=prompt_tokens,
+        model=model,
+        url=url,
+        ca_file=ca,
+        as_json=as_json,
+    )
+
+
+@app.command()
 def trace(
     core: Annotated[
         str,

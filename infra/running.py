@@ -99,11 +99,11 @@ def server_url(url: str) -> str:
 
 
 def known_ca(url: str) -> Path | None:
-    """The CA of the mesh that runs here, if the URL is one of its edges."""
+    """The CA of the mesh that runs here, if the URL is one of its edges, or its load balancer."""
     with suppress(ConfigError, ValueError):
         mesh = read_running(state_dir())
         asked = urlsplit(url)
-        edges = [urlsplit(edge.url) for edge in mesh.edges]
+        edges = [urlsplit(url) for url in (mesh.lb, *(edge.url for edge in mesh.edges))]
         here = asked.hostname in _THIS_MACHINE and asked.port in {edge.port for edge in edges}
         if here or asked.netloc in {edge.netloc for edge in edges}:
             return Path(mesh.ca_file)

@@ -163,8 +163,9 @@ def _shed(states: Sequence[CoreState], wanted: Wanted, rng: Random) -> Route:
     for region in sorted(
         cores.usable, key=lambda name: (cores.nearest_ms.get(name, inf), name != wanted.home, name)
     ):
-        picked = _rank(_sample(cores.usable[region], wanted, rng), wanted, rng)
-        if picked[0].reason == "cold":
+        idle = [item for item in cores.usable[region] if item[0] <= HOT_LOAD]
+        picked = _rank(_sample(idle, wanted, rng), wanted, rng) if idle else []
+        if picked and picked[0].reason == "cold":
             return Route(tuple(picked), f"region {region}: shed by its share, but it has room")
     return Route((), f"{SHED}: the share of this origin that no region has room for")
 

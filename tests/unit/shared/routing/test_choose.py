@@ -2,14 +2,17 @@
 
 from collections import Counter
 from dataclasses import replace
+from math import inf, isfinite, nan
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firstlight.shared.routing.choose import SHED, Wanted, choose
+from firstlight.shared.routing.choose import SHED, Wanted, choose, region_of
 from firstlight.shared.routing.cost import CoreState
+from firstlight.shared.routing.fetch import Source
+from firstlight.shared.routing.spill import Row
 from firstlight.shared.types import Load, Route
 
 HOME = "lon"
@@ -217,3 +220,119 @@ def test_a_route_is_never_empty_while_any_core_is_known(states: list[CoreState],
         assert not first.load.draining
         at_home = any(state.region == HOME for state in well)
         assert first.region == HOME or not at_home
+
+
+SPILL = Row((("lon", 0.6), ("par", 0.4)))
+TWO_REGIONS = [core("home"), core("away", "par", rtt_ms=9)]
+
+
+def test_the_region_is_drawn_by_the_shares_of_the_row() -> None:
+    chosen = picks(TWO_REGIONS, replace(WANTED, spill=SPILL), trials=2000)
+    assert chosen["home"] == pytest.approx(1200, rel=0.08)
+    route = choose(TWO_REGIONS, replace(WANTED, spill=Row((("par", 1.0),))), Random(1))
+    assert (route.drawn, route.spill) == ("par", (("par", 1.0),))
+    assert route.reason == "region par: drawn by its share"
+
+
+def test_a_session_stays_in_its_region() -> None:
+    for number in range(20):
+        session = number.to_bytes(8, "little")
+        assert len(picks(TWO_REGIONS, replace(WANTED, spill=SPILL, session=session))) == 1
+
+
+def test_another_region_enters_only_when_all_of_the_drawn_one_is_at_its_cap() -> None:
+    wanted = replace(WANTED, spill=Row((("par", 1.0),)))
+    hot = [core("home"), core("away", "par", running=9), core("far", "syd", rtt_ms=250)]
+    assert picks(hot, wanted) == {"away": 300}
+    full = [core("far", "syd", rtt_ms=250), core("home"), core("away", "par", running=10)]
+    route = choose(full, wanted, Random(1))
+    assert names(route) == ["home", "far", "away"]
+    assert route.reason == "region lon: none free in par"
+
+
+def test_a_share_that_is_shed_is_served_where_a_core_is_cold_by_our_own_knowledge() -> None:
+    wanted = replace(WANTED, spill=Row((), 1.0))
+    route = choose([core("busy", running=8), core("away", "par", rtt_ms=9)], wanted, Random(1))
+    assert names(route) == ["away"]
+    assert route.drawn is None
+    busy = [core("busy", kv=0.9), core("away", "par", kv=0.9)]
+    assert choose(busy, wanted, Random(1)).reason.startswith(SHED)
+    assert choose(busy, wanted, Random(1)).candidates == ()
+
+
+def test_a_row_without_any_region_that_sheds_nothing_means_home() -> None:
+    assert picks(TWO_REGIONS, replace(WANTED, spill=Row(()))) == {"home": 300}
+
+
+def test_what_is_asked_for_beside_the_choice_draws_the_same_region() -> None:
+    for seed in range(50):
+        rng = Random(seed)
+        region, wanted = region_of(replace(WANTED, spill=SPILL), rng)
+        assert choose(TWO_REGIONS, wanted, rng).drawn == region
+
+
+@pytest.mark.parametrize(
+    "liar",
+    [
+        replace(core("liar"), rtt_ms=nan),
+        replace(core("liar"), rtt_ms=-1e9),
+        replace(core("liar"), rtt_ms=inf),
+        replace(core("liar"), load=replace(core("liar").load, running=-1_000_000)),
+        replace(core("liar"), load=replace(core("liar").load, queued_prefill_tokens=-(1 << 40))),
+        replace(core("liar"), load=replace(core("liar").load, prefill_ms_per_token=-5.0)),
+        replace(core("liar"), load=replace(core("liar").load, prefill_ms_per_token=1e-9)),
+        replace(core("liar"), load=replace(core("liar").load, prefill_ms_per_token=nan)),
+        replace(core("liar"), load=replace(core("liar").load, sequences_max=1 << 40)),
+        replace(core("liar"), load=replace(core("liar").load, kv_used_share=-1.0)),
+        replace(core("liar"), load=replace(core("liar").load, kv_used_share=nan)),
+        replace(core("liar"), load=replace(core("liar").load, step_ms=((1, -500.0),))),
+        replace(core("liar"), load=replace(core("liar").load, step_ms=((1, nan),))),
+        replace(core("liar"), penalty_ms=-1000.0),
+        replace(core("liar"), near_tokens=99, near=Source(-1000.0, -1.0)),
+    ],
+)
+def test_a_figure_that_cannot_be_never_draws_work(liar: CoreState) -> None:
+    honest = [core("a", rtt_ms=40), core("b", rtt_ms=41)]
+    chosen = picks([liar, *honest])
+    assert chosen["liar"] == 0
+    route = choose([liar, *honest], WANTED, Random(1))
+    assert all(isfinite(candidate.ttft_ms) for candidate in route.candidates)
+
+
+@pytest.mark.parametrize("age_s", [nan, inf])
+def test_a_core_whose_age_cannot_be_told_is_the_last_resort(age_s: float) -> None:
+    assert names(choose([replace(core("x"), age_s=age_s), core("a")], WANTED, Random(1))) == [
+        "a",
+        "x",
+    ]
+
+
+def test_if_all_that_is_known_is_old_nobody_is_believed_to_be_idle() -> None:
+    states = [replace(core(f"c{n}", running=n), age_s=3.0) for n in range(4)]
+    assert min(picks(states, trials=400).values()) > 60
+
+
+def test_a_core_that_was_ejected_gets_a_part_of_its_room_at_first() -> None:
+    back = replace(core("back", running=2), grown=0.1)
+    route = choose([back, core("far", rtt_ms=300)], WANTED, Random(1))
+    assert names(route) == ["far", "back"]
+    assert picks([replace(back, grown=0.9), core("far", rtt_ms=300)]) == {"back": 300}
+
+
+def test_in_a_region_of_many_the_longest_prefix_is_found_and_no_core_is_a_magnet() -> None:
+    states = [core(f"c{n}") for n in range(300)]
+    wanted = replace(WANTED, prefixes={"c250": 99})
+    assert picks(states, wanted, trials=200)["c250"] > 190
+    assert max(picks(states, trials=600).values()) < 12
+
+
+def test_if_few_of_many_are_usable_they_are_found() -> None:
+    states = [core(f"c{n}", running=0 if n == 77 else 10) for n in range(300)]
+    assert picks(states, trials=50) == {"c77": 50}
+
+
+def test_a_prefix_of_most_requests_ends_its_credit_above_the_mean_load() -> None:
+    states = [replace(core("warm", running=5), prefix_tokens=90), core("a"), core("b")]
+    assert picks(states) == {"warm": 300}
+    assert picks(states, replace(WANTED, prefix_traffic=0.8))["warm"] < 150
+    assert picks(states, replace(WANTED, prefix_traffic=0.3)) == {"warm": 300}

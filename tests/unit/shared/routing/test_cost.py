@@ -2,7 +2,8 @@
 
 import pytest
 
-from firstlight.shared.routing.cost import CoreState, known_prefill_ms, step_ms, ttft_ms
+from firstlight.shared.routing.cost import CoreState, cost_of, known_prefill_ms, step_ms, ttft_ms
+from firstlight.shared.routing.fetch import Source
 from firstlight.shared.types import Load
 
 TABLE = ((1, 20.0), (2, 24.0), (4, 40.0))
@@ -69,3 +70,44 @@ def test_a_core_that_measured_nothing_is_taken_to_be_as_fast_as_the_median() -> 
     states = [CoreState(f"c{i}", "r", load, rtt_ms=0) for i, load in enumerate(loads)]
     assert known_prefill_ms(states) == 5
     assert ttft_ms(states[0], prompt_tokens=10, prefill_prior_ms=5) == 50
+
+
+def near(held: int, tokens: int, *, wait_ms: float, block_ms: float) -> CoreState:
+    load = Load(prefill_ms_per_token=2.0)
+    source = Source(wait_ms, block_ms)
+    return CoreState("c", "r", load, rtt_ms=0, prefix_tokens=held, near_tokens=tokens, near=source)
+
+
+def test_what_a_store_nearby_has_beyond_the_core_is_fetched_if_that_is_quicker() -> None:
+    state = near(160, 960, wait_ms=5.0, block_ms=0.5)  # 50 blocks: 1600 ms, or 5 + 25
+    cost = cost_of(state, prompt_tokens=1000, mean_load=1.0)
+    assert (cost.way, cost.prefill_ms) == ("fetch", 5.0 + 25.0 + 40 * 2.0)
+
+
+def test_computing_from_the_front_while_the_back_comes_is_weighed_too() -> None:
+    state = near(0, 960, wait_ms=40.0, block_ms=32.0)  # 60 blocks of 32 ms either way
+    cost = cost_of(state, prompt_tokens=960 + 40, mean_load=1.0)
+    assert cost.way == "split"
+    assert cost.prefill_ms == pytest.approx((40 + 60 * 32) / 64 * 32 + 40 * 2.0)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        near(0, 960, wait_ms=5000.0, block_ms=500.0),
+        near(960, 960, wait_ms=1.0, block_ms=0.1),
+        near(0, 960, wait_ms=float("nan"), block_ms=0.1),
+        near(0, 960, wait_ms=-5000.0, block_ms=0.1),
+    ],
+)
+def test_a_store_that_is_slow_or_has_no_more_or_is_nonsense_is_not_asked(state: CoreState) -> None:
+    cost = cost_of(state, prompt_tokens=1000, mean_load=1.0)
+    assert (cost.way, cost.prefill_ms) == ("recompute", (1000 - state.prefix_tokens) * 2.0)
+
+
+def test_the_credit_of_a_hot_prefix_ends_at_a_quarter_above_the_mean() -> None:
+    load = Load(running=5, sequences_max=8, prefill_ms_per_token=1.0)
+    state = CoreState("c", "r", load, rtt_ms=0, prefix_tokens=80)
+    for mean, expected in ((0.49, 100), (0.51, 100 - 80 / (1 + 4 * 0.115))):
+        cost = cost_of(state, prompt_tokens=100, mean_load=mean, bounded=True)
+        assert cost.prefill_ms == pytest.approx(expected)

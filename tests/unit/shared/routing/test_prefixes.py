@@ -65,3 +65,29 @@ def test_the_longest_unused_blocks_are_dropped_from_the_end_of_a_prompt() -> Non
     memory.sent("a", [b"y"], now=1)
     assert len(memory) == 4
     assert memory.resident(HASHES, now=1.5) == {"a": 3 * BLOCK_TOKENS}
+
+
+def test_what_was_not_sent_after_all_is_taken_back() -> None:
+    sent, hashes = SentPrefixes(), [bytes([n]) * 16 for n in range(4)]
+    sent.sent("a", hashes, 0.0)
+    sent.withdraw("a", hashes, 0.0)
+    assert sent.resident(hashes, 0.0) == {}
+    assert len(sent) == 0
+
+
+def test_taking_back_leaves_what_was_known_before() -> None:
+    sent, hashes = SentPrefixes(), [bytes([n]) * 16 for n in range(4)]
+    sent.computed("a", hashes[:2], expected_tokens=0, cached_tokens=0, now=0.0)
+    sent.sent("a", hashes, 1.0)
+    sent.withdraw("a", hashes, 1.0)
+    assert sent.resident(hashes, 1.0) == {"a": 32}
+
+
+def test_the_share_of_requests_that_begin_alike_is_known() -> None:
+    system = [bytes([n]) * 16 for n in range(8)]
+    sent = SentPrefixes()
+    for number in range(10):
+        own = [bytes([100 + number]) * 15 + bytes([n]) for n in range(8)]
+        sent.sent("a", [*system, *own] if number < 8 else own, 0.0)
+    assert sent.traffic([*system, bytes(16)], 128, 0.0) == 0.8
+    assert sent.traffic([bytes([99]) * 16] * 8, 128, 0.0) == 0.0
