@@ -107,9 +107,14 @@ def test_the_whole_says_how_it_ended_and_when_its_first_text_was_out() -> None:
 def test_a_route_is_told_with_those_who_stood_behind() -> None:
     routed = next(e for e in told(begun())["entries"] if e["what"] == "routed")
     assert routed["reason"] == "home"
+    parts = dict.fromkeys(("rtt_ms", "queue_ms", "prefill_ms", "step_ms", "penalty_ms"), 0.0)
     assert routed["candidates"][1] == {
-        "core": "core-us", "region": "us", "expected_ttft_ms": 300.0, "reason": "hot",
-    }  # fmt: skip
+        "core": "core-us",
+        "region": "us",
+        "expected_ttft_ms": 300.0,
+        "reason": "hot",
+        "expected": {**parts, "way": "recompute"},
+    }
 
 
 def test_a_lost_cores_time_is_of_unknown_use_and_the_move_is_a_phase() -> None:
