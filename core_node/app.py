@@ -221,6 +221,7 @@ def _joiner(
         load=server.load,
         sketch=lambda: memory.sketch,
         on_view=memory.seen,
+        on_drain=server.tell_drain,
         rng=Random(f"{settings.node} {server.info.incarnation}"),
     )
 

@@ -91,11 +91,21 @@ class LinkServer:
         self._assignments = Assignments()
         self._changed = asyncio.Event()
         self._open_error: FirstlightError | None = None
+        self._told_to_drain = False
 
     @property
     def draining(self) -> bool:
-        """Whether new requests are sent elsewhere."""
-        return self._open_error is not None
+        """Whether new requests are to be sent elsewhere."""
+        return self._open_error is not None or self._told_to_drain
+
+    def tell_drain(self, drain: bool) -> None:
+        """An operator wants this core drained, or no longer.
+
+        It goes on: edges go elsewhere while there is another core, and else are served.
+        """
+        self._told_to_drain = drain
+        for link in self._links.values():
+            self._wake(link)
 
     def load(self) -> Load:
         """What the core says of itself, to links and to load balancers."""

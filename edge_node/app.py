@@ -27,6 +27,7 @@ from firstlight.edge_node.timeline import Timelines
 from firstlight.edge_node.upstream.pool import LinkPool
 from firstlight.edge_node.view import MeshMemory
 from firstlight.shared import lifecycle, rpc, telemetry
+from firstlight.shared.clock import monotonic_s
 from firstlight.shared.config import state_dir
 from firstlight.shared.door import failing
 from firstlight.shared.engine.timed_ids import whole_texts
@@ -34,10 +35,14 @@ from firstlight.shared.history_file import History, history_of, sampling
 from firstlight.shared.keys import read_keys
 from firstlight.shared.model_files import default_model_path
 from firstlight.shared.redis_client import connect
+from firstlight.shared.routing.work import typical_weight
 from firstlight.shared.text.chat import ChatEncoder, load_chat_template
 from firstlight.shared.text.tokenizer import Tokenizer, load_tokenizer
 from firstlight.shared.tls import front_files, node_files
-from firstlight.shared.types import NodeInfo, Role
+from firstlight.shared.types import Demand, NodeInfo, Role
+
+WEIGHED_MAX = 64
+"""Cores whose speed says what an answer's token weighs."""
 
 
 async def main(settings: EdgeSettings, stop: asyncio.Event) -> None:
@@ -66,6 +71,7 @@ async def _main(settings: EdgeSettings, stop: asyncio.Event, history: History | 
         tokenizer_hash=tokenizer.hash,
         rng=rng,
         sketch_of=memory.sketch,
+        spill_row=lambda: memory.row(settings.region, monotonic_s()),
     )
     pipeline = Pipeline(
         edge=settings.node,
@@ -118,6 +124,7 @@ async def _main(settings: EdgeSettings, stop: asyncio.Event, history: History | 
             memory,
             load=load,
             rtt_ms=router.round_trips,
+            demand=partial(_demand, pipeline, pool),
             rng=rng,
         )
         async with AsyncExitStack() as beside:
@@ -135,6 +142,12 @@ async def _main(settings: EdgeSettings, stop: asyncio.Event, history: History | 
         await fronts.stop()
         if journal_client is not None:
             await journal_client.aclose()
+
+
+def _demand(pipeline: Pipeline, pool: LinkPool) -> Demand:
+    """What arrives here, an answer's token weighed as on the cores that are linked."""
+    weight = typical_weight(link.load for link in pool.links[:WEIGHED_MAX])
+    return pipeline.arrivals.demand(monotonic_s(), weight=weight)
 
 
 def _load_text(path: Path | None) -> tuple[Tokenizer, ChatEncoder]:

@@ -16,6 +16,7 @@ from random import Random
 
 from firstlight.edge_node import meter
 from firstlight.edge_node.answer import Ask, ChoiceStats, Event, Progress
+from firstlight.edge_node.arrivals import Arrivals
 from firstlight.edge_node.choice import Assignment, Choice
 from firstlight.edge_node.drafting import Drafting, DraftingConfig, Make, drafters_of
 from firstlight.edge_node.history import ChoiceHistory
@@ -74,6 +75,7 @@ class Pipeline:
         self.history = history
         self.drafters = drafters or drafters_of(DraftingConfig(), answer_ids=tuple)
         self.retries = RetryBudget(monotonic_s())
+        self.arrivals = Arrivals(monotonic_s())
 
     def open(self, ask: Ask) -> "MeshAnswer":
         """Route every choice of `ask`, and send it off. Raises `CapacityError`."""
@@ -81,6 +83,7 @@ class Pipeline:
             index: self._request(ask, ask.prompts[index // ask.n], index % ask.n)
             for index in ask.picked or range(len(ask.prompts) * ask.n)
         }
+        self.arrivals.arrived(requests.values(), monotonic_s())
         answer = MeshAnswer(self, ask, requests)
         if not ask.timeline.streams:  # else it is gone on with: its client knows the first ones
             ask.timeline.name(answer.streams)
@@ -233,6 +236,7 @@ class Flight:
         try:
             self._open(monotonic_s())
         except FirstlightError as error:
+            self._pipeline.arrivals.failed(self.choice.request, error, monotonic_s())
             if self._history is not None:
                 self._history.failed(error)
             raise
@@ -278,6 +282,7 @@ class Flight:
             return
         if self._history is not None:
             self._history.committed(commit)
+        self._pipeline.arrivals.committed(len(commit.ids), now)
         if event is None:
             return
         if event.finish is None:
@@ -423,6 +428,7 @@ class Flight:
             self._history.landed()
         self._note("ended", monotonic_s(), finish=str(choice.finish), stats=choice.stats)
         if choice.assignment is not None:
+            self._pipeline.arrivals.answered(choice.stats.completion_tokens)
             meter.ended(choice.request.model, choice.finish, choice.stats, choice.wall_s)
         self._answer.push(choice.ending())
 
@@ -448,6 +454,7 @@ class Flight:
 
     def _give_up(self, error: FirstlightError) -> None:
         if not self._landed:
+            self._pipeline.arrivals.failed(self.choice.request, error, monotonic_s())
             self._timeline.fail(error, monotonic_s(), self.choice.index)
             if self._history is not None:
                 self._history.failed(error)

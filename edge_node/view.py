@@ -1,14 +1,20 @@
-"""The mesh as this edge last heard of it, from load balancers and from its own links.
+"""The mesh as this edge last heard of it, from load balancers and from its own links. Sans-IO.
 
-Views of several load balancers are merged per node by the highest (incarnation, seq). A node is
-dropped when it says that it leaves, or when nobody has heard of it for a lease *and* a load
-balancer that has been up for a while says so by its silence. If all load balancers are gone, or
-just restarted and know nobody yet, the last view serves for ever; what a link hears stays fresh.
+Views of several load balancers are merged per node by the highest (incarnation, seq); a view names
+some nodes only, and says nothing of the others. A node is dropped when it says that it leaves, or
+when nobody has heard of it for a lease *and* a load balancer that has been up for a while says so
+by its silence. If all load balancers are gone, or just restarted and know nobody yet, the last view
+serves for ever; what a link hears stays fresh.
+
+Where work goes is told by each of them, and the one with the lowest name that is heard is followed.
+A node is suspect if every one that is heard says so: one that hears it is enough.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from firstlight.shared.types import Load, MeshView, NodeInfo, Report, Role
+from firstlight.shared.claims import implausible, supersedes
+from firstlight.shared.routing.spill import Row, Table
+from firstlight.shared.types import Following, Load, MeshView, NodeInfo, Report, Role
 
 LEASE_S = 5.0
 LB_FRESH_S = 2.0
@@ -29,6 +35,16 @@ class SeenNode:
     """Since `load` was true, by whomever it was heard."""
 
 
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What a view brought."""
+
+    changed: tuple[str, ...] = ()
+    """Nodes that are new, another process, or gone by it."""
+    ignored: tuple[tuple[str, str, str], ...] = ()
+    """(node, kind of fault, words) of what no decision is made with."""
+
+
 @dataclass(slots=True)
 class _Entry:
     report: Report
@@ -40,9 +56,12 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Lb:
+    incarnation: int
     seq: int
     since: float
     last_at: float
+    suspects: frozenset[str] = frozenset()
+    table: Table = field(default_factory=dict)
 
 
 class MeshMemory:
@@ -52,18 +71,25 @@ class MeshMemory:
         self._entries: dict[str, _Entry] = {}
         self._lbs: dict[str, _Lb] = {}
 
-    def merge(self, view: MeshView, now: float) -> tuple[str, ...]:
-        """Take a view; returns the names of nodes that are new, changed or gone by it."""
-        self._note_lb(view, now)
-        changed = [
-            report.info.node
-            for report, age_s in view.reports
-            if self._merge_report(report, now - max(0.0, age_s))
-        ]
+    def merge(self, view: MeshView, now: float) -> Merged:
+        """Take a view; what it brought."""
+        ignored = [(node, "malformed", why) for node, why in view.ignored]
+        late = self._note_lb(view, now)
+        if late:
+            ignored.append((view.lb, "order", late))
+        changed = []
+        for report, age_s in view.reports:
+            wrong = implausible(report)
+            if wrong and not report.leaving:
+                ignored.append((report.info.node, "absurd", wrong))
+                self._renew(report, now - max(0.0, age_s))
+            elif self._merge_report(report, now - max(0.0, age_s)):
+                changed.append(report.info.node)
         gone = [name for name, entry in self._entries.items() if self._is_gone(entry, now)]
         for name in gone:
             del self._entries[name]
-        return (*changed, *(name for name in gone if name not in changed))
+        changed += [name for name in gone if name not in changed]
+        return Merged(tuple(changed), tuple(ignored))
 
     def heard(self, node: str, load: Load, now: float) -> None:
         """A link got a frame of this core: the node lives, and this is its load."""
@@ -93,39 +119,77 @@ class MeshMemory:
         entry = self._entries.get(node)
         return b"" if entry is None else entry.report.sketch
 
+    def suspect(self, node: str, now: float) -> bool:
+        """Whether no load balancer that is heard has heard the node lately."""
+        fresh = [lb for lb in self._lbs.values() if now - lb.last_at <= LB_FRESH_S]
+        return bool(fresh) and all(node in lb.suspects for lb in fresh)
+
+    def following(self, origin: str, now: float) -> Following | None:
+        """By whom and by which row the work of `origin` is spread.
+
+        If no load balancer is heard any more, by the one that was heard last.
+        """
+        telling = [(name, lb) for name, lb in self._lbs.items() if origin in lb.table]
+        fresh = [(name, lb) for name, lb in telling if now - lb.last_at <= LB_FRESH_S]
+        if fresh:
+            name, followed = min(fresh, key=lambda one: one[0])
+        elif telling:
+            name, followed = max(telling, key=lambda one: (one[1].last_at, one[0]))
+        else:
+            return None
+        return Following(name, followed.table[origin])
+
+    def row(self, origin: str, now: float) -> Row | None:
+        """The row of `origin`, if anyone has told one."""
+        followed = self.following(origin, now)
+        return None if followed is None else followed.row
+
     def view_age_s(self, now: float) -> float | None:
         """Since the last view of any load balancer; None if there never was one."""
         last_at = max((lb.last_at for lb in self._lbs.values()), default=None)
         return None if last_at is None else now - last_at
 
-    def _note_lb(self, view: MeshView, now: float) -> None:
+    def _note_lb(self, view: MeshView, now: float) -> str:
+        """Remember what a load balancer says of itself; why not, if the view is not its newest."""
         known = self._lbs.get(view.lb)
-        if known is None or view.seq < known.seq or now - known.last_at > LB_FRESH_S:
+        cut_off = known is None or now - known.last_at > LB_FRESH_S
+        if known is not None and not cut_off:
+            if view.incarnation < known.incarnation:
+                return "two load balancers go by this name, or a view of the one before came late"
+            if view.incarnation == known.incarnation and view.seq < known.seq:
+                return f"view {view.seq} came after {known.seq}"
+        if known is None or cut_off or view.incarnation > known.incarnation:
             # New, restarted, or cut off from us: what it does not list it may not know yet.
-            self._lbs[view.lb] = _Lb(view.seq, now, now)
+            known = self._lbs[view.lb] = _Lb(view.incarnation, view.seq, now, now)
             while len(self._lbs) > LBS_MAX:
                 del self._lbs[min(self._lbs, key=lambda name: self._lbs[name].last_at)]
-        else:
-            known.seq, known.last_at = view.seq, now
+        known.seq, known.last_at = view.seq, now
+        known.suspects, known.table = view.suspects, view.table
+        return ""
 
     def _merge_report(self, report: Report, said_at: float) -> bool:
         known = self._entries.get(report.info.node)
-        order = (report.info.incarnation, report.seq)
         if known is not None and said_at - known.heard_at > LEASE_S:
             known = None  # its lease was over: a word of today beats one of yesterday
         if known is None:
             # A word of leaving is kept too, against an older report that comes late.
             return self._put(report, said_at) and not report.leaving
         before = known.report
-        if order < (before.info.incarnation, before.seq):
+        if before.info is not report.info and before.info != report.info:
+            return supersedes(report, before) and self._put(report, said_at)
+        if report.seq < before.seq:
             return False
-        if report.info.incarnation > before.info.incarnation:
-            return self._put(report, said_at)
         known.report = report
         known.heard_at = max(known.heard_at, said_at)
         if said_at > known.load_at:
             known.load, known.load_at = report.load, said_at
-        return before.info != report.info or before.leaving != report.leaving
+        return before.leaving != report.leaving
+
+    def _renew(self, report: Report, said_at: float) -> None:
+        """The node lives, but of what it says nothing can be used."""
+        known = self._entries.get(report.info.node)
+        if known is not None and known.report.info == report.info:
+            known.heard_at = max(known.heard_at, said_at)
 
     def _put(self, report: Report, said_at: float) -> bool:
         if report.info.node not in self._entries and len(self._entries) >= NODES_MAX:

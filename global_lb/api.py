@@ -1,4 +1,7 @@
-"""What a load balancer answers over HTTP: the edges, the mesh, and where a request would go."""
+"""What a load balancer answers over HTTP: the edges, the mesh, where requests go, what to scale.
+
+Operators have an app of their own, on loopback: what changes anything is only there.
+"""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -8,9 +11,13 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
+from firstlight.global_lb.balance import Balance, row_words
+from firstlight.global_lb.drains import Drains
 from firstlight.global_lb.membership import LEASE_S, Lease, Membership
+from firstlight.global_lb.scale import Scaler
 from firstlight.global_lb.state import edge_directory, route_of
 from firstlight.shared import telemetry
 from firstlight.shared.errors import FirstlightError, NotFoundError
@@ -26,6 +33,8 @@ Name = Annotated[str, Query(max_length=NAME_CHARS_MAX)]
 def create_app(
     node: str,
     membership: Membership,
+    balance: Balance,
+    scaler: Scaler,
     *,
     ready: Callable[[], bool],
     now: Callable[[], float],
@@ -37,7 +46,8 @@ def create_app(
 
     @app.get("/v1/edges")
     async def edges(region: Annotated[str | None, Query(max_length=NAME_CHARS_MAX)] = None) -> Any:
-        entries = edge_directory(membership, region=region, now=now())
+        near = balance.distances.near
+        entries = edge_directory(membership, region=region, near=near, now=now())
         data = [
             {**asdict(entry), "url": f"https://{entry.address}", "alpn": ["h3", "h2", "http/1.1"]}
             for entry in entries
@@ -48,7 +58,11 @@ def create_app(
     @app.get("/v1/mesh")
     async def mesh() -> Any:
         at = now()
-        data = [_lease(lease, at) for lease in membership.live(at)]
+        suspects = membership.suspects(at)
+        data = [
+            _lease(lease, at) | {"suspect": lease.report.info.node in suspects}
+            for lease in membership.live(at)
+        ]
         return JSONResponse({"object": "list", "lb": node, "data": data}, headers=NO_STORE)
 
     @app.get("/v1/route")
@@ -65,6 +79,65 @@ def create_app(
         chosen = route_of(asked, leases, prompt_tokens=prompt_tokens, model=model, now=at, rng=rng)
         return JSONResponse({"lb": node, "edge": edge, **asdict(chosen)}, headers=NO_STORE)
 
+    @app.get("/v1/spill")
+    async def spill() -> Any:
+        rows = row_words(balance.table, balance.spill.reasons)
+        return JSONResponse({"lb": node, "rows": rows}, headers=NO_STORE)
+
+    @app.get("/v1/scale")
+    async def scale() -> Any:
+        data = [asdict(region) for region in scaler.regions]
+        return JSONResponse({"object": "list", "lb": node, "data": data}, headers=NO_STORE)
+
+    _add_health(app, ready)
+    return app
+
+
+def create_admin(
+    node: str, membership: Membership, drains: Drains, *, now: Callable[[], float]
+) -> FastAPI:
+    """The ASGI app for operators."""
+    app = FastAPI(title="Firstlight operators", docs_url=None, redoc_url=None, openapi_url=None)
+    _add_errors(app)
+
+    @app.get("/v1/drain")
+    async def draining() -> Any:
+        return JSONResponse(_drains(node, drains), headers=NO_STORE)
+
+    @app.post("/v1/drain")
+    async def drain(wanted: Drain) -> Any:
+        known = any(lease.report.info.node == wanted.node for lease in membership.live(now()))
+        if wanted.drain and not known:
+            raise NotFoundError(
+                f"no node {wanted.node!r} lives", param="node", code="node_not_found"
+            )
+        await drains.set(wanted.node, wanted.drain)
+        return JSONResponse(_drains(node, drains), headers=NO_STORE)
+
+    _add_health(app, lambda: True)
+    return app
+
+
+class Drain(BaseModel):
+    """What an operator wants of a node."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    node: Annotated[str, Field(min_length=1, max_length=NAME_CHARS_MAX)]
+    drain: bool = True
+
+
+def _drains(node: str, drains: Drains) -> dict[str, Any]:
+    """The list, and whether it outlives this process."""
+    return {
+        "lb": node,
+        "draining": sorted(drains.nodes),
+        "whole": drains.whole,
+        "kept": drains.kept,
+    }
+
+
+def _add_health(app: FastAPI, ready: Callable[[], bool]) -> None:
     @app.get("/livez")
     async def livez() -> Any:
         return JSONResponse({"status": "ok"})
@@ -77,8 +150,6 @@ def create_app(
     @app.get("/metrics")
     async def metrics() -> Any:
         return Response(telemetry.render(), media_type=telemetry.CONTENT_TYPE)
-
-    return app
 
 
 def error_body(

@@ -5,21 +5,27 @@ import contextlib
 import logging
 import socket
 import ssl
+from ipaddress import ip_address
 from random import Random
 from typing import Any
 
 import uvicorn
 
-from firstlight.global_lb.api import create_app
+from firstlight.global_lb.api import create_admin, create_app
+from firstlight.global_lb.balance import Balance
 from firstlight.global_lb.config import LbSettings
 from firstlight.global_lb.control import ControlPlane
+from firstlight.global_lb.drains import TIMEOUT_S, Drains
 from firstlight.global_lb.membership import Membership
+from firstlight.global_lb.scale import Scaler
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.config import state_dir
 from firstlight.shared.door import failing
 from firstlight.shared.errors import ConfigError
 from firstlight.shared.history_file import History, history_of, sampling
-from firstlight.shared.lifecycle import ready
+from firstlight.shared.lifecycle import incarnation, ready
+from firstlight.shared.redis_client import connect
+from firstlight.shared.routing.work import capacity
 from firstlight.shared.rpc import split_address
 from firstlight.shared.tls import NodeFiles, front_files, node_files
 from firstlight.shared.types import Role
@@ -39,6 +45,10 @@ async def main(settings: LbSettings, stop: asyncio.Event) -> None:
 
 
 async def _main(settings: LbSettings, stop: asyncio.Event, history: History | None) -> None:
+    if settings.admin is not None and not _is_loopback(settings.admin):
+        raise ConfigError(
+            f"admin {settings.admin!r}, expected a loopback address as 127.0.0.1:8482"
+        )
     hosts, directory = settings.http.hosts, state_dir() / "tls"
     files = node_files(settings.tls, Role.LB, settings.node, hosts, default_directory=directory)
     front = front_files(
@@ -57,45 +67,61 @@ async def _serve(
     history: History | None,
 ) -> None:
     membership = Membership()
-    plane = ControlPlane(settings.node, membership, history)
+    balance = Balance(settings.node, monotonic_s(), capacity)
+    scaler = Scaler(settings.scale, capacity)
+    client = connect("drains.redis", settings.drains.redis, timeout_s=TIMEOUT_S)
+    drains = Drains(client)
+    plane = ControlPlane(settings.node, incarnation(), membership, balance, scaler, drains, history)
     listening = await plane.start(settings.control.listen, files)
     app = create_app(
         settings.node,
         membership,
+        balance,
+        scaler,
         ready=lambda: not stop.is_set(),
         now=monotonic_s,
         rng=Random(settings.node),
     )
-    http = _Http(app, front)
-    tasks: list[asyncio.Task[Any]] = [
-        asyncio.create_task(http.serve(listener)),
+    servers = [(_Http(app, front), listener)]
+    if settings.admin is not None:
+        admin = create_admin(settings.node, membership, drains, now=monotonic_s)
+        servers.append((_Http(admin, None), _listen(settings.admin)))
+    serving = [asyncio.create_task(http.serve(socket)) for http, socket in servers]
+    beside: list[asyncio.Task[Any]] = [
         asyncio.create_task(plane.keep(stop)),
+        asyncio.create_task(plane.publish(stop)),
+        asyncio.create_task(drains.run(stop)),
         asyncio.create_task(stop.wait()),
     ]
     try:
-        await http.started(tasks[0])
+        for (http, _), task in zip(servers, serving, strict=True):
+            await http.started(task)
         host, _ = split_address(settings.control.listen)
-        ready(
-            settings.node,
-            _address(*listener.getsockname()[:2]),
-            control=_address(host, listening.port),
-        )
+        where = [_address(*socket.getsockname()[:2]) for _, socket in servers]
+        more = {"admin": where[1]} if settings.admin is not None else {}
+        ready(settings.node, where[0], control=_address(host, listening.port), **more)
         async with sampling(history, plane.figures):
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((*serving, *beside), return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()  # raises what ended it
     finally:
-        http.stop()
-        for task in tasks[1:]:
+        for http, _ in servers:
+            http.stop()
+        for task in beside:
             task.cancel()
         await listening.server.stop(grace=0.2)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*serving, *beside, return_exceptions=True)
+        for _, socket in servers:
+            socket.close()
+        if client is not None:
+            await client.aclose()
 
 
 class _Http:
     """uvicorn, without its own handling of signals and without its own sockets."""
 
-    def __init__(self, app: object, files: NodeFiles) -> None:
+    def __init__(self, app: object, files: NodeFiles | None) -> None:
+        """`files`: None for a listener without TLS."""
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,  # type: ignore[arg-type]
@@ -103,8 +129,8 @@ class _Http:
                 lifespan="off",
                 log_config=None,
                 access_log=False,
-                ssl_certfile=files.cert,
-                ssl_keyfile=files.key,
+                ssl_certfile=None if files is None else files.cert,
+                ssl_keyfile=None if files is None else files.key,
                 ssl_version=ssl.PROTOCOL_TLS_SERVER,
                 limit_concurrency=CONNECTIONS_MAX,
                 timeout_keep_alive=15,
@@ -146,6 +172,14 @@ def _listen(address: str) -> socket.socket:
         listener.close()
         raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from None
     return listener
+
+
+def _is_loopback(address: str) -> bool:
+    host, _ = split_address(address)
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _address(host: str, port: int) -> str:

@@ -1,9 +1,11 @@
 """Settings of a load balancer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from firstlight.global_lb.scale import ScaleConfig
 from firstlight.shared.config import Region, Settings
+from firstlight.shared.redis_client import RedisConfig
 from firstlight.shared.tls import FrontConfig, TlsConfig
 
 
@@ -25,6 +27,14 @@ class LbControl:
     """host:port; port 0 picks a free one."""
 
 
+@dataclass(frozen=True, slots=True)
+class DrainsConfig:
+    """Where it is kept which nodes an operator wants drained."""
+
+    redis: RedisConfig = field(default_factory=RedisConfig)
+    """The same for all replicas; without one the list lives as long as this process."""
+
+
 class LbSettings(Settings):
     """One load balancer process."""
 
@@ -32,6 +42,10 @@ class LbSettings(Settings):
     region: Region = "local"
     http: LbHttp = LbHttp()
     control: LbControl = LbControl()
+    admin: str | None = None
+    """host:port on loopback for operators, who may drain nodes there; null: nowhere."""
+    drains: DrainsConfig = DrainsConfig()
+    scale: ScaleConfig = ScaleConfig()
     tls: TlsConfig = TlsConfig()
     front: FrontConfig = FrontConfig()
     history: Path | None = None

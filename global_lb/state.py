@@ -1,13 +1,14 @@
-"""What a load balancer knows, as others see it: the view for nodes, the directory for clients."""
+"""What a load balancer knows, as clients and people see it: the directory, and a route."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from firstlight.global_lb.distance import Near
 from firstlight.global_lb.membership import LEASE_S, Lease, Membership
 from firstlight.shared.routing.choose import Wanted, choose
 from firstlight.shared.routing.cost import CoreState
-from firstlight.shared.types import MeshView, Report, Role, Route
+from firstlight.shared.types import Report, Role, Route
 
 RTT_PRIOR_MS = 50.0
 """Between an edge and a core that the edge has not measured."""
@@ -25,33 +26,22 @@ class EdgeEntry:
     expires_in_s: float
 
 
-def mesh_view(membership: Membership, *, lb: str, seq: int, now: float) -> MeshView:
-    """Every node's newest report with its age; those that leave too, so that peers hear of it."""
-    return MeshView(
-        lb=lb,
-        seq=seq,
-        reports=tuple(
-            (lease.report, max(0.0, now - lease.heard_at)) for lease in membership.known(now)
-        ),
-    )
-
-
 def edge_directory(
-    membership: Membership, *, region: str | None, now: float
+    membership: Membership, *, region: str | None, near: Mapping[str, Near], now: float
 ) -> tuple[EdgeEntry, ...]:
     """Edges that live, nearest to `region` first: those in it, then by round trip, then by name.
 
     Nobody measures the way from a client's region to an edge; what edges measure is the way to the
-    cores of that region, which is as long.
+    cores of that region, which is as long. `near`: what can be believed of that.
     """
-    leases = membership.live(now)
-    regions = {lease.report.info.node: lease.report.info.region for lease in leases}
+    suspects = membership.suspects(now)
+    leases = [one for one in membership.live(now) if one.report.info.node not in suspects]
     entries = [
         EdgeEntry(
             node=lease.report.info.node,
             address=lease.report.info.address,
             region=lease.report.info.region,
-            expected_rtt_ms=_rtt_from(region, lease.report, regions),
+            expected_rtt_ms=_rtt_from(region, near.get(lease.report.info.node, {})),
             expires_in_s=round(LEASE_S - (now - lease.heard_at), 3),
         )
         for lease in leases
@@ -94,6 +84,6 @@ def route_of(
     return choose(states, wanted, rng)
 
 
-def _rtt_from(region: str | None, edge: Report, regions: dict[str, str]) -> float | None:
-    measured = [ms for core, ms in edge.rtt_ms if region and regions.get(core) == region]
-    return round(min(measured), 3) if measured else None
+def _rtt_from(region: str | None, near: Near) -> float | None:
+    measured = None if region is None else near.get(region)
+    return None if measured is None else round(measured, 3)

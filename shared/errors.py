@@ -133,6 +133,10 @@ class PeerError(FirstlightError):
     retry_elsewhere = True
 
 
+class BadNumberError(PeerError):
+    """The other node told a number that no decision can be made with."""
+
+
 class DiedError(PeerError):
     """The other node ended, with all that it had; one of its requests may be the cause."""
 

@@ -1,13 +1,18 @@
 """How a node keeps its place in the mesh: one control stream to every load balancer, for ever.
 
 A load balancer that is gone is never an error: the node goes on with what it last heard, and tries
-again after a wait that grows to 2 s, with full jitter, so that a restarted one is not overrun.
+again after a wait that grows to 1 s, with full jitter: a replica that starts is not overrun, and
+has heard of all nodes within 2 s.
+
+A node drains while any load balancer last told it to, and until that one says otherwise: one that
+does not know, or is gone, takes nothing back.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from random import Random
 
 import grpc
@@ -15,16 +20,16 @@ import grpc.aio
 
 from firstlight.shared import lifecycle, rpc, telemetry
 from firstlight.shared.errors import PeerError
-from firstlight.shared.proto.convert import from_view, to_report
+from firstlight.shared.proto.convert_mesh import from_view, to_report
 from firstlight.shared.retry import full_jitter_s
 from firstlight.shared.tls import NodeFiles
-from firstlight.shared.types import Load, MeshView, NodeInfo, Report, Role
+from firstlight.shared.types import Demand, Following, Load, MeshView, NodeInfo, Report, Role
 
 REPORT_EVERY_S = 0.25
 VIEW_SILENT_S = 2.0
 """A load balancer that sends no view for this long is left and joined anew."""
 BACKOFF_BASE_S = 0.1
-BACKOFF_MAX_S = 2.0
+BACKOFF_MAX_S = 1.0
 LEAVE_S = 0.5
 """How long a node that stops waits for its last word to get away."""
 
@@ -50,10 +55,16 @@ class Joiner:
         load: Callable[[], Load],
         rtt_ms: Callable[[], Rtts] = lambda: (),
         sketch: Callable[[], bytes] = lambda: b"",
+        demand: Callable[[], Demand | None] = lambda: None,
+        following: Callable[[], Following | None] = lambda: None,
         on_view: Callable[[MeshView], None] = lambda view: None,
+        on_drain: Callable[[bool], None] = lambda drain: None,
         rng: Random,
     ) -> None:
-        """Raise `ConfigError` for an address that is none."""
+        """Raise `ConfigError` for an address that is none.
+
+        `on_drain` hears when this node is told to drain, and when no longer.
+        """
         for address in addresses:
             rpc.split_address(address)
         self._info = info
@@ -62,7 +73,10 @@ class Joiner:
         self._load = load
         self._rtt_ms = rtt_ms
         self._sketch = sketch
-        self._on_view = on_view
+        self._demand, self._following = demand, following
+        self._on_view, self._on_drain = on_view, on_drain
+        self._drained_by: set[str] = set()
+        """Addresses of load balancers that last said that this node is to drain."""
         self._rng = rng
         self._seq = 0
         self.joined: set[str] = set()
@@ -139,11 +153,32 @@ class Joiner:
             if address not in self.joined:
                 self.joined.add(address)
                 logger.info("joined load balancer %s at %s", view.lb, address)
+            self._hear_drain(view, address)
             self._on_view(view)
+
+    def _hear_drain(self, view: MeshView, address: str) -> None:
+        before = bool(self._drained_by)
+        if self._info.node in view.draining:
+            self._drained_by.add(address)
+        elif view.draining_whole:
+            self._drained_by.discard(address)
+        if before != bool(self._drained_by):
+            logger.warning("told to drain" if self._drained_by else "told not to drain any more")
+            self._on_drain(bool(self._drained_by))
 
     def _report(self, *, leaving: bool) -> Report:
         self._seq += 1
-        return Report(self._info, self._seq, self._load(), self._rtt_ms(), leaving, self._sketch())
+        load = self._load()
+        return Report(
+            info=self._info,
+            seq=self._seq,
+            load=replace(load, draining=load.draining or bool(self._drained_by)),
+            rtt_ms=self._rtt_ms(),
+            leaving=leaving,
+            sketch=self._sketch(),
+            demand=self._demand(),
+            following=self._following(),
+        )
 
 
 async def _wait(stop: asyncio.Event, timeout_s: float) -> None:

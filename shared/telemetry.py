@@ -308,8 +308,26 @@ MESH_NODES = Gauge(
 )
 MESH_REPORTS = Counter(
     "firstlight_mesh_reports",
-    "Reports by what became of them: taken, stale, refused.",
+    "Reports by what became of them: taken, stale, ignored, duplicate, refused.",
     ("fate",),
+    registry=REGISTRY,
+)
+MESH_IGNORED = Counter(
+    "firstlight_mesh_ignored",
+    "Words of nodes that no decision was made with, by who ignored them and why: number (NaN, "
+    "negative), absurd, malformed, impossible (round trips), duplicate (two processes, one name), "
+    "order (a load balancer's view that came late).",
+    ("role", "reason"),
+    registry=REGISTRY,
+)
+DRAINS_IN_MEMORY = Gauge(
+    "firstlight_drains_in_memory",
+    "1 while the list of nodes to drain cannot be kept in Redis, though there should be one.",
+    registry=REGISTRY,
+)
+MESH_SUSPECTS = Gauge(
+    "firstlight_mesh_suspects",
+    "Nodes whose lease runs, but that were not heard lately.",
     registry=REGISTRY,
 )
 MESH_VIEW_AGE_SECONDS = Gauge(
@@ -337,5 +355,41 @@ KV_INDEX_DROPPED = Counter(
 KV_INDEX_OPEN = Gauge(
     "firstlight_kv_index_breaker_open",
     "1 while the index server is not asked, because it did not answer; else 0.",
+    registry=REGISTRY,
+)
+SCALE_WANTED = Gauge(
+    "firstlight_scale_wanted_cores",
+    "Cores that a region should have; no sample while that is unknown.",
+    ("region",),
+    registry=REGISTRY,
+)
+SCALE_CORES = Gauge(
+    "firstlight_scale_cores", "Cores of a region that are well.", ("region",), registry=REGISTRY
+)
+SCALE_OFFERED = Gauge(
+    "firstlight_scale_offered",
+    "Work for a region, refused work included, in prefill-token equivalents a second.",
+    ("region",),
+    registry=REGISTRY,
+)
+SCALE_CAPACITY = Gauge(
+    "firstlight_scale_capacity",
+    "What a region's cores can do, in prefill-token equivalents a second.",
+    ("region",),
+    registry=REGISTRY,
+)
+SCALE_UTILISATION = Gauge(
+    "firstlight_scale_utilisation", "Offered over capacity.", ("region",), registry=REGISTRY
+)
+SCALE_PREFILL_SHARE = Gauge(
+    "firstlight_scale_prefill_share",
+    "Share of the cores' time that is prefill, if no prompt is cached.",
+    ("region",),
+    registry=REGISTRY,
+)
+SCALE_TTFT = Gauge(
+    "firstlight_scale_ttft_seconds",
+    "Time to the first token by class: predicted, and promised.",
+    ("region", "sla_class", "kind"),
     registry=REGISTRY,
 )

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
+from firstlight.shared.routing.spill import Row, Table
+
 SAMPLING_ORDER_VERSION = 1
 """Version of the order of logit transforms in `shared.sampling`; both ends of a link must agree."""
 
@@ -216,6 +218,28 @@ class NodeInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Demand:
+    """What arrives at an edge, refused work included; averages of the last 10 s."""
+
+    work_per_s: float = 0.0
+    """Prefill-token equivalents a second; see `shared.routing.work`."""
+    refused_per_s: float = 0.0
+    """How much of it found no core."""
+    prompt_tokens_per_s: float = 0.0
+    output_tokens_per_s: float = 0.0
+    """Ids committed."""
+    requests_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """By whose row, and by which, an edge spreads what arrives at it."""
+
+    lb: str
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """A node's word on itself. The highest (incarnation, seq) wins, whoever passed it on."""
 
@@ -227,16 +251,35 @@ class Report:
     leaving: bool = False
     sketch: bytes = b""
     """Cores: which prefixes they hold, roughly; see `shared.routing.sketch`."""
+    demand: Demand | None = None
+    """Edges: what arrives there."""
+    following: Following | None = None
+    """Edges: the row that they go by, if they have one."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeshView:
-    """What load balancers tell: a report a live node, with its age when it was sent."""
+    """What a load balancer tells: news of nodes, and some of what it told longest ago.
+
+    Who is not named in a view stays as he was.
+    """
 
     lb: str
     seq: int
-    reports: tuple[tuple[Report, float], ...]
-    """(report, age_s)"""
+    reports: tuple[tuple[Report, float], ...] = ()
+    """(report, age_s), the age when it was sent."""
+    incarnation: int = 0
+    """Of the load balancer's process."""
+    suspects: frozenset[str] = frozenset()
+    """All nodes that it has not heard lately."""
+    draining: frozenset[str] = frozenset()
+    """Nodes that an operator wants drained."""
+    draining_whole: bool = False
+    """Whether it knows that nobody else is to be; if not, what others were told still holds."""
+    table: Table = field(default_factory=dict)
+    """Where each region's work goes; empty while it does not know enough."""
+    ignored: tuple[tuple[str, str], ...] = ()
+    """(node, why) of entries that no decision can be made with."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,8 +148,14 @@ class CoreLink:
             numerics_class=self.info.numerics_class,
             models=self.info.models,
             context_max=self.info.context_max,
-            ejected=self._account.suspect,
+            ejected=self._account.suspect or self._silent(age_s),
         )
+
+    def _silent(self, age_s: float) -> bool:
+        """Whether neither we nor any load balancer heard of the core lately. One that hears it is
+        enough: a core that only they do not hear serves us."""
+        now = self.load_at_s + age_s
+        return age_s > AGE_SAME_S and self._memory.suspect(self.info.node, now)
 
     def open(
         self,

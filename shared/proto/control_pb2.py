@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from firstlight.shared.proto import core_pb2 as firstlight_dot_shared_dot_proto_dot_core__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%firstlight/shared/proto/control.proto\x12\rfirstlight.v1\x1a\"firstlight/shared/proto/core.proto\"\x1f\n\x03Rtt\x12\x0c\n\x04\x63ore\x18\x01 \x01(\t\x12\n\n\x02ms\x18\x02 \x01(\x02\"\x9e\x01\n\x06Report\x12!\n\x04info\x18\x01 \x01(\x0b\x32\x13.firstlight.v1.Node\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12!\n\x04load\x18\x03 \x01(\x0b\x32\x13.firstlight.v1.Load\x12 \n\x04rtts\x18\x04 \x03(\x0b\x32\x12.firstlight.v1.Rtt\x12\x0f\n\x07leaving\x18\x05 \x01(\x08\x12\x0e\n\x06sketch\x18\x06 \x01(\x0c\"=\n\x05\x45ntry\x12%\n\x06report\x18\x01 \x01(\x0b\x32\x15.firstlight.v1.Report\x12\r\n\x05\x61ge_s\x18\x02 \x01(\x01\"J\n\x08MeshView\x12\n\n\x02lb\x18\x01 \x01(\t\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12%\n\x07\x65ntries\x18\x03 \x03(\x0b\x32\x14.firstlight.v1.Entry2E\n\x07\x43ontrol\x12:\n\x04Join\x12\x15.firstlight.v1.Report\x1a\x17.firstlight.v1.MeshView(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%firstlight/shared/proto/control.proto\x12\rfirstlight.v1\x1a\"firstlight/shared/proto/core.proto\"\x1f\n\x03Rtt\x12\x0c\n\x04\x63ore\x18\x01 \x01(\t\x12\n\n\x02ms\x18\x02 \x01(\x02\"\xf2\x01\n\x06Report\x12!\n\x04info\x18\x01 \x01(\x0b\x32\x13.firstlight.v1.Node\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12!\n\x04load\x18\x03 \x01(\x0b\x32\x13.firstlight.v1.Load\x12 \n\x04rtts\x18\x04 \x03(\x0b\x32\x12.firstlight.v1.Rtt\x12\x0f\n\x07leaving\x18\x05 \x01(\x08\x12\x0e\n\x06sketch\x18\x06 \x01(\x0c\x12%\n\x06\x64\x65mand\x18\x07 \x01(\x0b\x32\x15.firstlight.v1.Demand\x12+\n\tfollowing\x18\x08 \x01(\x0b\x32\x18.firstlight.v1.Following\"\x85\x01\n\x06\x44\x65mand\x12\x12\n\nwork_per_s\x18\x01 \x01(\x01\x12\x15\n\rrefused_per_s\x18\x02 \x01(\x01\x12\x1b\n\x13prompt_tokens_per_s\x18\x03 \x01(\x01\x12\x1b\n\x13output_tokens_per_s\x18\x04 \x01(\x01\x12\x16\n\x0erequests_per_s\x18\x05 \x01(\x01\"&\n\x05Share\x12\x0e\n\x06region\x18\x01 \x01(\t\x12\r\n\x05share\x18\x02 \x01(\x01\"I\n\x03Row\x12\x0e\n\x06origin\x18\x01 \x01(\t\x12$\n\x06shares\x18\x02 \x03(\x0b\x32\x14.firstlight.v1.Share\x12\x0c\n\x04shed\x18\x03 \x01(\x01\"8\n\tFollowing\x12\n\n\x02lb\x18\x01 \x01(\t\x12\x1f\n\x03row\x18\x02 \x01(\x0b\x32\x12.firstlight.v1.Row\"=\n\x05\x45ntry\x12%\n\x06report\x18\x01 \x01(\x0b\x32\x15.firstlight.v1.Report\x12\r\n\x05\x61ge_s\x18\x02 \x01(\x01\"(\n\x08\x44raining\x12\r\n\x05nodes\x18\x01 \x03(\t\x12\r\n\x05whole\x18\x02 \x01(\x08\"\xbe\x01\n\x08MeshView\x12\n\n\x02lb\x18\x01 \x01(\t\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12%\n\x07\x65ntries\x18\x03 \x03(\x0b\x32\x14.firstlight.v1.Entry\x12\x13\n\x0bincarnation\x18\x04 \x01(\x04\x12\x10\n\x08suspects\x18\x05 \x03(\t\x12)\n\x08\x64raining\x18\x06 \x01(\x0b\x32\x17.firstlight.v1.Draining\x12 \n\x04rows\x18\x07 \x03(\x0b\x32\x12.firstlight.v1.Row2E\n\x07\x43ontrol\x12:\n\x04Join\x12\x15.firstlight.v1.Report\x1a\x17.firstlight.v1.MeshView(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,11 +35,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RTT']._serialized_start=92
   _globals['_RTT']._serialized_end=123
   _globals['_REPORT']._serialized_start=126
-  _globals['_REPORT']._serialized_end=284
-  _globals['_ENTRY']._serialized_start=286
-  _globals['_ENTRY']._serialized_end=347
-  _globals['_MESHVIEW']._serialized_start=349
-  _globals['_MESHVIEW']._serialized_end=423
-  _globals['_CONTROL']._serialized_start=425
-  _globals['_CONTROL']._serialized_end=494
+  _globals['_REPORT']._serialized_end=368
+  _globals['_DEMAND']._serialized_start=371
+  _globals['_DEMAND']._serialized_end=504
+  _globals['_SHARE']._serialized_start=506
+  _globals['_SHARE']._serialized_end=544
+  _globals['_ROW']._serialized_start=546
+  _globals['_ROW']._serialized_end=619
+  _globals['_FOLLOWING']._serialized_start=621
+  _globals['_FOLLOWING']._serialized_end=677
+  _globals['_ENTRY']._serialized_start=679
+  _globals['_ENTRY']._serialized_end=740
+  _globals['_DRAINING']._serialized_start=742
+  _globals['_DRAINING']._serialized_end=782
+  _globals['_MESHVIEW']._serialized_start=785
+  _globals['_MESHVIEW']._serialized_end=975
+  _globals['_CONTROL']._serialized_start=977
+  _globals['_CONTROL']._serialized_end=1046
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,4 @@
-"""Wire messages to our types and back; the only place that knows both.
+"""Messages of links to our types and back; `convert_mesh` does it for those of the mesh.
 
 `from_…` functions check what a peer can get wrong and raise `PeerError`, naming the field: a number
 that no decision can be made with, a text or list that would be passed on to all nodes for ever.
@@ -8,9 +8,8 @@ import re
 from collections.abc import Collection, Iterable
 from math import isfinite
 
-from firstlight.shared.errors import PeerError
-from firstlight.shared.proto import control_pb2, core_pb2
-from firstlight.shared.routing.sketch import SKETCH_BYTES
+from firstlight.shared.errors import BadNumberError, PeerError
+from firstlight.shared.proto import core_pb2
 from firstlight.shared.stream import CHAIN_BYTES
 from firstlight.shared.types import (
     MARK_DETAIL_CHARS_MAX,
@@ -24,10 +23,8 @@ from firstlight.shared.types import (
     HintCount,
     Load,
     Mark,
-    MeshView,
     NodeInfo,
     Priority,
-    Report,
     Request,
     Role,
     Sampling,
@@ -173,10 +170,10 @@ def from_commits(message: core_pb2.Commits) -> Commit:
             for item in message.logprobs
         ),
         cached_tokens=message.cached_tokens if message.HasField("cached_tokens") else None,
-        queue_ms=_amount("commits.queue_ms", message.queue_ms)
+        queue_ms=amount("commits.queue_ms", message.queue_ms)
         if message.HasField("queue_ms")
         else None,
-        prefill_ms=_amount("commits.prefill_ms", message.prefill_ms)
+        prefill_ms=amount("commits.prefill_ms", message.prefill_ms)
         if message.HasField("prefill_ms")
         else None,
     )
@@ -197,7 +194,7 @@ def to_done(done: Done) -> core_pb2.Done:
 
 def from_done(message: core_pb2.Done) -> Done:
     """Statistics of a request."""
-    _few("done.hints", message.hints, HINT_SOURCES_MAX)
+    few("done.hints", message.hints, HINT_SOURCES_MAX)
     return Done(
         message.request,
         message.epoch,
@@ -227,7 +224,7 @@ def from_failed(message: core_pb2.Failed) -> Failed:
         kind=message.kind,
         message=message.message[:MESSAGE_CHARS_MAX],
         retry_elsewhere=message.retry_elsewhere,
-        retry_after_s=min(RETRY_AFTER_S_MAX, _amount("failed.retry_after_s", message.retry_after_s))
+        retry_after_s=min(RETRY_AFTER_S_MAX, amount("failed.retry_after_s", message.retry_after_s))
         if message.HasField("retry_after_s")
         else None,
         marks=_from_marks("failed.marks", message.marks),
@@ -252,16 +249,16 @@ def to_load(load: Load) -> core_pb2.Load:
 
 def from_load(message: core_pb2.Load) -> Load:
     """A load; a core that says it takes no sequences at all is taken to take one."""
-    _few("load.step_ms", message.step_ms, STEP_TIMES_MAX)
+    few("load.step_ms", message.step_ms, STEP_TIMES_MAX)
     return Load(
         running=message.running,
         queued=message.queued,
         queued_prefill_tokens=message.queued_prefill_tokens,
         sequences_max=max(1, message.sequences_max),
-        kv_used_share=_amount("load.kv_used_share", message.kv_used_share),
+        kv_used_share=amount("load.kv_used_share", message.kv_used_share),
         steps=message.steps,
-        step_ms=tuple((item.rows, _amount("load.step_ms", item.ms)) for item in message.step_ms),
-        prefill_ms_per_token=_amount("load.prefill_ms_per_token", message.prefill_ms_per_token),
+        step_ms=tuple((item.rows, amount("load.step_ms", item.ms)) for item in message.step_ms),
+        prefill_ms_per_token=amount("load.prefill_ms_per_token", message.prefill_ms_per_token),
         opens_counted=message.opens_counted,
         draining=message.draining,
     )
@@ -289,7 +286,7 @@ def from_node(message: core_pb2.Node) -> NodeInfo:
     for field in ("node", "region", "address"):
         if not getattr(message, field):
             raise PeerError(f"node.{field} is empty")
-    _few("node.models", message.models, MODELS_MAX)
+    few("node.models", message.models, MODELS_MAX)
     texts = (message.node, message.region, message.address, message.numerics_class)
     for text in (*texts, message.tokenizer_hash, *message.models):
         if len(text) > TEXT_CHARS_MAX:
@@ -311,54 +308,13 @@ def from_node(message: core_pb2.Node) -> NodeInfo:
     )
 
 
-def to_report(report: Report) -> control_pb2.Report:
-    """A report, for the wire."""
-    return control_pb2.Report(
-        info=to_node(report.info),
-        seq=report.seq,
-        load=to_load(report.load),
-        rtts=[control_pb2.Rtt(core=core, ms=ms) for core, ms in report.rtt_ms],
-        leaving=report.leaving,
-        sketch=report.sketch,
-    )
-
-
-def from_report(message: control_pb2.Report) -> Report:
-    """A report."""
-    return Report(
-        info=from_node(message.info),
-        seq=message.seq,
-        load=from_load(message.load),
-        rtt_ms=tuple((item.core, _amount("report.rtts", item.ms)) for item in message.rtts),
-        leaving=message.leaving,
-        # One of another size is another version's: no news of prefixes is always right.
-        sketch=message.sketch if len(message.sketch) == SKETCH_BYTES else b"",
-    )
-
-
-def to_view(view: MeshView) -> control_pb2.MeshView:
-    """A view, for the wire."""
-    entries = [
-        control_pb2.Entry(report=to_report(report), age_s=age_s) for report, age_s in view.reports
-    ]
-    return control_pb2.MeshView(lb=view.lb, seq=view.seq, entries=entries)
-
-
-def from_view(message: control_pb2.MeshView) -> MeshView:
-    """A view."""
-    reports = tuple(
-        (from_report(entry.report), _amount("view.age_s", entry.age_s)) for entry in message.entries
-    )
-    return MeshView(message.lb, message.seq, reports)
-
-
 def _to_mark(mark: Mark) -> core_pb2.Mark:
     return core_pb2.Mark(what=mark.what, ms=mark.ms, detail=mark.detail)
 
 
 def _from_marks(field: str, messages: Collection[core_pb2.Mark]) -> tuple[Mark, ...]:
     """They are kept a while and shown to whoever asked: no more, and no longer, than ours."""
-    _few(field, messages, MARKS_MAX)
+    few(field, messages, MARKS_MAX)
     for mark in messages:
         if not 0 < len(mark.what) <= MARK_WHAT_CHARS_MAX:
             raise PeerError(
@@ -369,16 +325,20 @@ def _from_marks(field: str, messages: Collection[core_pb2.Mark]) -> tuple[Mark, 
                 f"{field}.detail of {len(mark.detail)} characters, "
                 f"at most {MARK_DETAIL_CHARS_MAX} expected"
             )
-    return tuple(Mark(mark.what, _amount(f"{field}.ms", mark.ms), mark.detail) for mark in messages)
+    return tuple(Mark(mark.what, amount(f"{field}.ms", mark.ms), mark.detail) for mark in messages)
 
 
-def _amount(field: str, value: float) -> float:
-    """A number that can be added and compared: a time, a share, a duration."""
+def amount(field: str, value: float) -> float:
+    """A number that can be added and compared: a time, a share, a duration.
+
+    Raises `BadNumberError` for any other.
+    """
     if not (isfinite(value) and value >= 0.0):
-        raise PeerError(f"{field} is {value}, expected a number from 0 on")
+        raise BadNumberError(f"{field} is {value}, expected a number from 0 on")
     return value
 
 
-def _few(field: str, items: Collection[object], most: int) -> None:
+def few(field: str, items: Collection[object], most: int) -> None:
+    """Raise `PeerError` for a list that is longer than `most`."""
     if len(items) > most:
         raise PeerError(f"{field} has {len(items)} entries, at most {most} expected")

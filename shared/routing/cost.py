@@ -154,10 +154,11 @@ def nonsense(state: CoreState) -> str:
         return f"penalty {state.penalty_ms} ms"
     if state.near is not None and not _possible(state.near):
         return f"KV store near it in {state.near.wait_ms} + {state.near.block_ms} ms a block"
-    return _nonsense_load(state.load)
+    return nonsense_load(state.load)
 
 
-def _nonsense_load(load: Load) -> str:
+def nonsense_load(load: Load) -> str:
+    """What of a load cannot be; empty if all of it may be so."""
     if not 1 <= load.sequences_max <= SEQUENCES_MAX:
         return f"room for {load.sequences_max}"
     if not (0 <= load.running <= AMOUNT_MAX and 0 <= load.queued <= AMOUNT_MAX):

@@ -21,13 +21,14 @@ import pytest
 
 from firstlight.edge_node.control import EdgeControl
 from firstlight.edge_node.view import MeshMemory
+from firstlight.global_lb.balance import STEP_EVERY_S
 from firstlight.global_lb.control import EXPIRE_EVERY_S
 from firstlight.shared import rpc
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import ConfigError
 from firstlight.shared.join import Joiner
 from firstlight.shared.lifecycle import incarnation
-from firstlight.shared.proto.convert import to_report
+from firstlight.shared.proto.convert_mesh import to_report
 from firstlight.shared.tls import NodeFiles, ensure_ca, issue
 from firstlight.shared.types import Load, NodeInfo, Report, Role
 
@@ -199,6 +200,7 @@ async def test_clients_are_told_where_the_edges_are_and_where_a_request_would_go
         httpx.AsyncClient(base_url=f"https://{lb.http}", verify=verify) as client,
     ):
         await _until(lambda: _cores(memory) == ["c1"])
+        await asyncio.sleep(1.5 * STEP_EVERY_S)  # round trips are gathered each second
         (edge,) = (await client.get("/v1/edges", params={"region": "lon"})).json()["data"]
         assert (edge["node"], edge["address"], edge["region"]) == ("e1", "e1.example:1", "lon")
         assert edge["expected_rtt_ms"] == 7.5

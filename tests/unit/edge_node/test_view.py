@@ -33,7 +33,7 @@ def test_views_of_several_load_balancers_are_merged_per_node() -> None:
 def test_an_edge_is_no_core() -> None:
     memory = MeshMemory()
     edge = Report(NodeInfo("e", Role.EDGE, 1, "lon", "e:1"), 1)
-    assert memory.merge(view(edge), now=0) == ("e",)
+    assert memory.merge(view(edge), now=0).changed == ("e",)
     assert names(memory, 0) == []
 
 
@@ -87,7 +87,7 @@ def test_the_younger_word_on_a_load_wins() -> None:
 def test_a_node_that_leaves_is_gone_at_once() -> None:
     memory = MeshMemory()
     memory.merge(view(report("a"), report("b")), now=0)
-    assert memory.merge(view(report("a", seq=2, leaving=True), seq=2), now=1) == ("a",)
+    assert memory.merge(view(report("a", seq=2, leaving=True), seq=2), now=1).changed == ("a",)
     memory.merge(view(report("a", seq=1), lb="lb2"), now=1)
     assert names(memory, 1) == ["b"]
     assert names(memory, 100) == ["b"]
@@ -96,8 +96,8 @@ def test_a_node_that_leaves_is_gone_at_once() -> None:
 def test_a_restarted_node_is_news_and_replaces_its_older_self() -> None:
     memory = MeshMemory()
     memory.merge(view(report("a", 1, 100)), now=0)
-    assert memory.merge(view(report("a", 1, 101), seq=2), now=0.2) == ()
-    assert memory.merge(view(report("a", 2, 1, region="par"), seq=3), now=0.4) == ("a",)
+    assert memory.merge(view(report("a", 1, 101), seq=2), now=0.2).changed == ()
+    assert memory.merge(view(report("a", 2, 1, region="par"), seq=3), now=0.4).changed == ("a",)
     assert memory.cores(0.4)[0].info.region == "par"
 
 

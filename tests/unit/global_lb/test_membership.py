@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reports import report
 
-from firstlight.global_lb.membership import LEASE_S, Fate, Membership
+from firstlight.global_lb.membership import LEASE_S, SUSPECT_S, Fate, Membership
 from firstlight.shared.types import Load, NodeInfo, Report, Role
 
 
@@ -38,7 +38,7 @@ def test_of_two_processes_with_one_name_the_later_start_wins() -> None:
     members.report(report(incarnation=1, seq=900, region="lon"), now=0)
     outcome = members.report(report(incarnation=2, seq=1, region="par"), now=1)
     assert (outcome.fate, outcome.changed) == (Fate.TAKEN, True)
-    assert members.report(report(incarnation=1, seq=901), now=2).fate is Fate.STALE
+    assert members.report(report(incarnation=1, seq=901), now=2).fate is Fate.DUPLICATE
     assert [lease.report.info.region for lease in members.live(2)] == ["par"]
 
 
@@ -122,3 +122,81 @@ def test_all_orders_of_a_restart_and_a_leave_end_the_same() -> None:
             members.report(item, now=0)
         ends.add(members.live(0))
     assert len(ends) == 1
+
+
+def test_a_node_that_was_not_heard_for_a_while_is_suspect_until_it_speaks() -> None:
+    members = Membership()
+    members.report(report("a"), now=0)
+    members.report(report("b"), now=1)
+    assert members.suspects(SUSPECT_S) == frozenset()
+    assert members.suspects(SUSPECT_S + 0.1) == {"a"}
+    members.report(report("a", seq=2), now=2)
+    assert members.suspects(2.1) == frozenset()
+    assert members.suspects(2 + LEASE_S + 0.1) == frozenset(), "gone is not suspect"
+
+
+def test_a_node_that_leaves_is_not_suspect() -> None:
+    members = Membership()
+    members.report(report("a", leaving=True), now=0)
+    assert members.suspects(3) == frozenset()
+
+
+def test_a_load_balancer_that_stood_still_suspects_and_drops_nobody() -> None:
+    members = Membership()
+    members.report(report("a"), now=0)
+    members.expire(0.1)
+    assert members.expire(9.0) == ()
+    assert members.suspects(9.0) == frozenset()
+    assert names(members, now=9.0) == ["a"]
+    assert [members.expire(9.0 + tenth / 10) for tenth in range(1, 60)].count(("a",)) == 1
+
+
+def test_nonsense_leaves_the_last_good_word_and_renews_the_lease() -> None:
+    members = Membership()
+    good = Load(running=3, sequences_max=8)
+    members.report(report(seq=1, load=good), now=0)
+    for second in range(1, 20):
+        outcome = members.report(report(seq=1 + second, load=Load(running=1 << 40)), now=second)
+        assert (outcome.fate, outcome.changed) == (Fate.IGNORED, False)
+    assert "c1: running" in outcome.reason
+    (lease,) = members.live(20)
+    assert (lease.report.load, lease.report.seq, lease.heard_at) == (good, 20, 19)
+
+
+def test_a_node_whose_first_word_is_nonsense_does_not_join() -> None:
+    members = Membership()
+    assert members.report(report(load=Load(running=1 << 40)), now=0).fate is Fate.IGNORED
+    assert members.known(0) == ()
+
+
+def test_a_restarted_node_that_speaks_nonsense_does_not_live_on_its_older_selfs_word() -> None:
+    members = Membership()
+    members.report(report(incarnation=1), now=0)
+    members.report(report(incarnation=2, load=Load(running=1 << 40)), now=4)
+    assert names(members, now=LEASE_S + 0.1) == []
+
+
+def test_two_processes_of_one_name_do_not_take_turns() -> None:
+    members = Membership()
+    for second in range(8):
+        members.report(report(incarnation=7, seq=second + 1, region="par"), now=second)
+        outcome = members.report(report(incarnation=3, seq=second + 1, region="lon"), now=second)
+        assert outcome.fate is Fate.DUPLICATE
+        assert [lease.report.info.region for lease in members.live(second)] == ["par"]
+    assert outcome.reason == "two processes call themselves c1"
+
+
+def test_a_process_that_was_replaced_and_leaves_is_no_duplicate() -> None:
+    members = Membership()
+    members.report(report(incarnation=2), now=0)
+    assert members.report(report(incarnation=1, leaving=True), now=0).fate is Fate.STALE
+
+
+def test_of_two_that_began_in_one_millisecond_one_wins_whoever_speaks_first() -> None:
+    ends = set()
+    for regions in (("lon", "par"), ("par", "lon")):
+        members = Membership()
+        for seq, region in enumerate(regions):
+            members.report(report(seq=seq + 1, region=region), now=0)
+        ends.add(tuple(lease.report.info.region for lease in members.live(0)))
+    assert ends == {("par",)}

@@ -2,8 +2,9 @@
 
 from random import Random
 
+from firstlight.global_lb.distance import Distances, measure
 from firstlight.global_lb.membership import Membership
-from firstlight.global_lb.state import edge_directory, mesh_view, route_of
+from firstlight.global_lb.state import edge_directory, route_of
 from firstlight.shared.types import Load, NodeInfo, Report, Role
 
 CORES = [
@@ -24,17 +25,6 @@ def mesh(*reports: Report) -> Membership:
     return members
 
 
-def test_the_view_tells_ages_and_who_leaves() -> None:
-    members = mesh(*CORES)
-    members.report(Report(CORES[0].info, 2, leaving=True), now=1)
-    view = mesh_view(members, lb="lb", seq=7, now=3)
-    assert (view.lb, view.seq) == ("lb", 7)
-    assert [(r.info.node, r.leaving, age) for r, age in view.reports] == [
-        ("c-lon", True, 2),
-        ("c-par", False, 3),
-    ]
-
-
 def test_edges_are_listed_nearest_first() -> None:
     members = mesh(
         *CORES,
@@ -43,7 +33,8 @@ def test_edges_are_listed_nearest_first() -> None:
         edge("e-new", "tok"),
         edge("e-lon", "lon", lon=1.5),
     )
-    entries = edge_directory(members, region="lon", now=1)
+    near = measure(Distances(), [lease.report for lease in members.live(1)]).near
+    entries = edge_directory(members, region="lon", near=near, now=1)
     assert [(entry.node, entry.expected_rtt_ms) for entry in entries] == [
         ("e-lon", 1.5),
         ("e-par", 9.0),
@@ -54,14 +45,15 @@ def test_edges_are_listed_nearest_first() -> None:
 
 
 def test_without_a_region_edges_are_listed_by_name_and_no_round_trip_is_claimed() -> None:
-    entries = edge_directory(mesh(*CORES, edge("b", "par"), edge("a", "lon")), region=None, now=0)
+    members = mesh(*CORES, edge("b", "par"), edge("a", "lon"))
+    entries = edge_directory(members, region=None, near={}, now=0)
     assert [(entry.node, entry.expected_rtt_ms) for entry in entries] == [("a", None), ("b", None)]
 
 
 def test_an_edge_that_drains_is_not_listed() -> None:
     info = NodeInfo("e", Role.EDGE, 1, "lon", "e:1")
     members = mesh(Report(info, 1, Load(draining=True)))
-    assert edge_directory(members, region="lon", now=0) == ()
+    assert edge_directory(members, region="lon", near={}, now=0) == ()
 
 
 def test_a_route_is_told_as_the_edge_would_choose_it() -> None:

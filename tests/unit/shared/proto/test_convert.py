@@ -15,14 +15,12 @@ from firstlight.shared.proto.convert import (
     from_failed,
     from_load,
     from_node,
-    from_report,
-    from_view,
     to_done,
     to_failed,
     to_load,
     to_node,
-    to_report,
 )
+from firstlight.shared.proto.convert_mesh import from_report, to_report
 from firstlight.shared.types import (
     Done,
     Failed,
@@ -66,12 +64,6 @@ def test_an_honest_node_and_load_come_back_as_they_were() -> None:
             "report.rtts",
             lambda x: from_report(
                 control_pb2.Report(info=to_node(CORE), rtts=[{"core": "c", "ms": x}])
-            ),
-        ),
-        (
-            "view.age_s",
-            lambda x: from_view(
-                control_pb2.MeshView(entries=[{"report": {"info": to_node(CORE)}, "age_s": x}])
             ),
         ),
     ],
