@@ -1,12 +1,14 @@
 """Nodes that an operator wants drained: the one thing that must outlive a load balancer.
 
 It is kept in Redis, if there is one, and read again every 2 s, so that all replicas say the same.
-What Redis cannot take now is kept in memory and written when it is there again. A replica that has
-not read the list yet says so: nodes that another life of it told to drain go on draining.
+What Redis cannot take now is kept in memory and written when it is there again, as is what it has
+forgotten: "no longer" is a word of its own there (0), so that what is missing was lost. A replica
+that has not read the list yet says so: nodes that another life of it told to drain go on draining.
 """
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from firstlight.shared import redis_client, telemetry
 from firstlight.shared.errors import CapacityError, PeerError
@@ -16,7 +18,8 @@ KEY = "firstlight:drain"
 READ_EVERY_S = 2.0
 TIMEOUT_S = 0.5
 NODES_MAX = 1024
-NAME_BYTES_MAX = 1024
+"""That are to drain; of those that no longer are, so many are remembered."""
+NAME_CHARS_MAX = 256
 
 logger = logging.getLogger("firstlight.lb")
 
@@ -27,10 +30,11 @@ class Drains:
     def __init__(self, client: Client | None) -> None:
         """`client`: None if nothing is kept beyond this process' life."""
         self._client = client
-        self._kept: frozenset[str] = frozenset()
+        self._known: dict[str, bool] = {}
+        """Node → whether it is to drain, as Redis last said, or as it is to be told."""
         self._waiting: dict[str, bool] = {}
-        """Node → whether it is to drain: what Redis has not been told yet."""
-        self._writing = asyncio.Lock()
+        """What Redis has not been told yet. Bounded as `_known` is."""
+        self._asking = asyncio.Lock()
         self._well = True
         self.whole = client is None
         """Whether the list has been read: who is not on it is not to drain."""
@@ -38,8 +42,8 @@ class Drains:
     @property
     def nodes(self) -> frozenset[str]:
         """All nodes that are to drain."""
-        added = {node for node, drain in self._waiting.items() if drain}
-        return (self._kept | added) - (self._waiting.keys() - added)
+        wanted = {**self._known, **self._waiting}
+        return frozenset(node for node, drain in wanted.items() if drain)
 
     @property
     def kept(self) -> str:
@@ -50,11 +54,11 @@ class Drains:
         """Want a node drained, or no longer. Raises `CapacityError` if too many are."""
         if drain and len(self.nodes | {node}) > NODES_MAX:
             raise CapacityError(f"{NODES_MAX} nodes are to drain, the most that can be")
-        self._waiting[node] = drain
         if self._client is None:
-            self._settle({node: drain})
-        else:
-            await self.sync()
+            self._known = _bounded({**self._known, node: drain})
+            return
+        self._waiting = _bounded({**self._waiting, node: drain})
+        await self.sync()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep in step with Redis, until `stop`."""
@@ -68,37 +72,42 @@ class Drains:
 
     async def sync(self) -> None:
         """Write what waits, and read the list. Raises nothing."""
-        assert self._client is not None
-        async with self._writing:
+        async with self._asking:
             told = dict(self._waiting)
-            commands: list[Command] = [
-                ("SADD" if drain else "SREM", KEY, node) for node, drain in told.items()
-            ]
             try:
-                *done, members = await redis_client.ask(
-                    self._client, [*commands, ("SMEMBERS", KEY)], timeout_s=TIMEOUT_S
-                )
-                wrong = [reply for reply in (*done, members) if isinstance(reply, Exception)]
-                if wrong:
-                    raise PeerError(str(wrong[0]))
-                self._kept = _names(members)
+                found = await self._exchange(told)
             except PeerError as error:
                 self._failed(error)
                 return
             for node, drain in told.items():
                 if self._waiting.get(node) is drain:
                     del self._waiting[node]
+            lost = {node for node, drain in self._known.items() if drain and node not in found}
+            for node in lost - told.keys():
+                self._waiting.setdefault(node, True)
+            self._known = found
             self.whole = True
             if not self._well:
                 logger.info("the list of nodes to drain is kept in Redis again")
             self._well = True
             telemetry.DRAINS_IN_MEMORY.set(0)
 
-    def _settle(self, told: dict[str, bool]) -> None:
-        """Without Redis, memory is where the list is kept."""
-        self._kept = self.nodes
-        for node in told:
-            self._waiting.pop(node, None)
+    async def _exchange(self, told: Mapping[str, bool]) -> dict[str, bool]:
+        """Tell these, and read all. Raises `PeerError`."""
+        assert self._client is not None
+        commands: list[Command] = [("HSET", KEY, node, int(drain)) for node, drain in told.items()]
+        commands.append(("HGETALL", KEY))
+        replies = await redis_client.ask(self._client, commands, timeout_s=TIMEOUT_S)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise PeerError(str(reply)[:NAME_CHARS_MAX])
+        found = _parsed(replies[-1])
+        if len(found) > NODES_MAX:
+            over = sorted(node for node, drain in found.items() if not drain)
+            await redis_client.ask(
+                self._client, [("HDEL", KEY, *over[:NODES_MAX])], timeout_s=TIMEOUT_S
+            )
+        return found
 
     def _failed(self, error: PeerError) -> None:
         telemetry.DRAINS_IN_MEMORY.set(1)
@@ -111,10 +120,18 @@ class Drains:
         self._well = False
 
 
-def _names(members: object) -> frozenset[str]:
-    if not isinstance(members, (list, set, tuple)) or len(members) > NODES_MAX:
-        raise PeerError(f"{KEY} holds what is no list of at most {NODES_MAX} nodes")
-    names = (name if isinstance(name, bytes) else str(name).encode() for name in members)
-    return frozenset(
-        name.decode("utf-8", "replace") for name in names if len(name) <= NAME_BYTES_MAX
-    )
+def _bounded(wanted: dict[str, bool]) -> dict[str, bool]:
+    """All that are to drain, and the last of those that no longer are."""
+    over = set([node for node, drain in wanted.items() if not drain][:-NODES_MAX])
+    return {node: drain for node, drain in wanted.items() if node not in over}
+
+
+def _parsed(reply: object) -> dict[str, bool]:
+    if not isinstance(reply, list) or len(reply) % 2 or len(reply) > 4 * NODES_MAX + 64:
+        raise PeerError(f"{KEY} holds what is no list of nodes")
+    found = {}
+    for node, drain in zip(reply[::2], reply[1::2], strict=True):
+        name = node.decode("utf-8", "replace") if isinstance(node, bytes) else str(node)
+        if 0 < len(name) <= NAME_CHARS_MAX:
+            found[name] = drain in (b"1", "1")
+    return found

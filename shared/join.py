@@ -139,9 +139,9 @@ class Joiner:
 
     async def _write(self, call: rpc.JoinCall, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            await call.write(to_report(self._report(leaving=False)))
+            await call.write(to_report(self.report()))
             await _wait(stop, REPORT_EVERY_S)
-        await call.write(to_report(self._report(leaving=True)))
+        await call.write(to_report(self.report(leaving=True)))
         await call.done_writing()
 
     async def _read(self, call: rpc.JoinCall, address: str) -> None:
@@ -153,10 +153,11 @@ class Joiner:
             if address not in self.joined:
                 self.joined.add(address)
                 logger.info("joined load balancer %s at %s", view.lb, address)
-            self._hear_drain(view, address)
+            self.heard_drain(view, address)
             self._on_view(view)
 
-    def _hear_drain(self, view: MeshView, address: str) -> None:
+    def heard_drain(self, view: MeshView, address: str) -> None:
+        """Take what the load balancer at `address` says of who is to drain."""
         before = bool(self._drained_by)
         if self._info.node in view.draining:
             self._drained_by.add(address)
@@ -166,7 +167,8 @@ class Joiner:
             logger.warning("told to drain" if self._drained_by else "told not to drain any more")
             self._on_drain(bool(self._drained_by))
 
-    def _report(self, *, leaving: bool) -> Report:
+    def report(self, *, leaving: bool = False) -> Report:
+        """The next word of this node."""
         self._seq += 1
         load = self._load()
         return Report(

@@ -1,11 +1,17 @@
 """An edge's memory of the mesh: whom it knows, and whom it forgets when, in any order of news."""
 
+import math
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reports import report
 
 from firstlight.edge_node.view import MeshMemory
-from firstlight.shared.types import Load, MeshView, NodeInfo, Report, Role
+from firstlight.shared.claims import implausible
+from firstlight.shared.routing.spill import Row
+from firstlight.shared.types import Following, Load, MeshView, NodeInfo, Report, Role
 
 
 def view(*reports: Report, lb: str = "lb1", seq: int = 1, age_s: float = 0.0) -> MeshView:
@@ -146,3 +152,156 @@ def test_the_order_of_views_does_not_matter(
         other.merge(item, now=0)
     assert names(one, 0) == names(other, 0)
     assert [c.info for c in one.cores(0)] == [c.info for c in other.cores(0)]
+
+
+HOME, HALF = Row((("lon", 1.0),)), Row((("lon", 0.5), ("par", 0.5)))
+
+
+def told(lb: str, row: Row | None = None, *, seq: int = 1, incarnation: int = 1) -> MeshView:
+    table = {} if row is None else {"lon": row}
+    return MeshView(lb, seq, incarnation=incarnation, table=table)
+
+
+def test_a_view_says_nothing_of_nodes_that_it_does_not_name() -> None:
+    memory = MeshMemory()
+    memory.merge(view(report("a"), report("b")), now=0)
+    assert memory.merge(view(report("b", seq=2), seq=2), now=4).changed == ()
+    assert names(memory, 4) == ["a", "b"]
+
+
+def test_the_row_of_the_load_balancer_with_the_lowest_name_is_followed() -> None:
+    memory = MeshMemory()
+    assert memory.following("lon", 0) is None
+    memory.merge(told("lb-2", HALF), now=0)
+    assert memory.following("lon", 0) == Following("lb-2", HALF)
+    memory.merge(told("lb-1", HOME), now=0)
+    assert memory.following("lon", 0) == Following("lb-1", HOME)
+    assert memory.row("lon", 0) == HOME
+    assert memory.row("syd", 0) is None
+
+
+def test_one_that_tells_no_row_yet_is_not_followed() -> None:
+    memory = MeshMemory()
+    memory.merge(told("lb-2", HALF), now=0)
+    memory.merge(told("lb-1"), now=0)
+    assert memory.following("lon", 0) == Following("lb-2", HALF)
+
+
+def test_when_the_followed_one_falls_silent_the_next_is_followed() -> None:
+    memory = MeshMemory()
+    memory.merge(told("lb-1", HOME), now=0)
+    memory.merge(told("lb-2", HALF), now=3)
+    assert memory.following("lon", 3) == Following("lb-2", HALF)
+
+
+def test_when_all_are_gone_the_last_row_serves_for_ever() -> None:
+    memory = MeshMemory()
+    memory.merge(told("lb-1", HOME), now=0)
+    memory.merge(told("lb-2", HALF), now=1)
+    assert memory.row("lon", 3600) == HALF
+
+
+def suspecting(lb: str, *nodes: str, seq: int = 1) -> MeshView:
+    return MeshView(lb, seq, suspects=frozenset(nodes))
+
+
+def test_a_node_is_suspect_if_every_load_balancer_that_is_heard_says_so() -> None:
+    memory = MeshMemory()
+    assert not memory.suspect("a", 0)
+    memory.merge(suspecting("lb-1", "a", "b"), now=0)
+    memory.merge(suspecting("lb-2", "a"), now=0)
+    assert (memory.suspect("a", 1), memory.suspect("b", 1)) == (True, False)
+    memory.merge(suspecting("lb-1", seq=2), now=1)
+    assert not memory.suspect("a", 1)
+
+
+def test_one_that_is_gone_suspects_nobody() -> None:
+    memory = MeshMemory()
+    memory.merge(suspecting("lb-1", "a"), now=0)
+    assert not memory.suspect("a", 10)
+
+
+def test_a_view_that_comes_late_brings_its_reports_and_changes_no_row() -> None:
+    memory = MeshMemory()
+    memory.merge(told("lb-1", HOME, seq=5), now=0)
+    late = MeshView("lb-1", 4, ((report("a"), 0.0),), incarnation=1, table={"lon": HALF})
+    merged = memory.merge(late, now=0.1)
+    assert merged.ignored == (("lb-1", "order", "view 4 came after 5"),)
+    assert (memory.row("lon", 0.1), names(memory, 0.1)) == (HOME, ["a"])
+
+
+def test_a_load_balancer_that_restarted_is_believed_at_once() -> None:
+    memory = MeshMemory()
+    memory.merge(told("lb-1", HOME, seq=900), now=0)
+    assert memory.merge(told("lb-1", HALF, seq=1, incarnation=2), now=0.5).ignored == ()
+    assert memory.row("lon", 0.5) == HALF
+
+
+def test_two_load_balancers_of_one_name_do_not_take_turns() -> None:
+    memory, rows = MeshMemory(), set()
+    for second in range(1, 9):
+        memory.merge(told("lb-1", HOME, seq=second, incarnation=7), now=second)
+        merged = memory.merge(told("lb-1", HALF, seq=second, incarnation=3), now=second)
+        assert [reason for _, reason, _ in merged.ignored] == ["order"]
+        rows.add(memory.row("lon", second))
+    assert rows == {HOME}
+
+
+def test_a_load_balancer_whose_clock_went_back_is_believed_when_the_one_before_is_gone() -> None:
+    memory = MeshMemory()
+    memory.merge(told("lb-1", HOME, incarnation=9), now=0)
+    for second in range(1, 5):
+        memory.merge(told("lb-1", HALF, seq=second, incarnation=2), now=second)
+    assert memory.row("lon", 4) == HALF
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        Load(kv_used_share=math.nan),
+        Load(prefill_ms_per_token=-1.0),
+        Load(queued_prefill_tokens=1 << 60),
+        Load(step_ms=((1, math.inf),)),
+    ],
+)
+def test_nonsense_leaves_the_last_good_load_and_the_node_alive(nonsense: Load) -> None:
+    memory = MeshMemory()
+    _settle(memory, report("b"), until=20)
+    memory.merge(view(report("a", seq=1, load=Load(running=3)), seq=30), now=20)
+    for second in range(21, 40):
+        told_b = report("b", seq=second + 1)
+        merged = memory.merge(
+            view(report("a", seq=second, load=nonsense), told_b, seq=second + 10), second
+        )
+        ((node, reason, _),) = merged.ignored
+        assert (node, reason) == ("a", "absurd")
+    a, _ = memory.cores(39)
+    assert (a.info.node, a.load.running) == ("a", 3)
+
+
+def test_what_the_wire_could_not_read_is_told_with_its_node() -> None:
+    merged = MeshMemory().merge(MeshView("lb", 1, ignored=(("a", "why"),)), now=0)
+    assert merged.ignored == (("a", "malformed", "why"),)
+
+
+ODD = st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.integers(-(1 << 62), 1 << 62))
+
+
+@given(st.lists(st.tuples(ODD, ODD, ODD, ODD, ODD), max_size=5), st.floats(0, 1e6))
+def test_no_figure_of_a_node_can_harm_the_memory(
+    figures: list[tuple[Any, ...]], age_s: float
+) -> None:
+    memory = MeshMemory()
+    memory.merge(view(report("a", seq=1, load=Load(running=3, sequences_max=8))), now=0)
+    for seq, (running, room, kv, prefill, step) in enumerate(figures):
+        load = Load(
+            running=running,
+            sequences_max=room,
+            kv_used_share=kv,
+            prefill_ms_per_token=prefill,
+            step_ms=((1, step),),
+        )
+        memory.merge(view(report("a", seq=seq + 2, load=load), seq=seq + 2, age_s=age_s), now=1)
+    (seen,) = memory.cores(1)
+    assert implausible(report("a", load=seen.load)) == ""
+    assert seen.age_s >= 0
