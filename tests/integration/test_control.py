@@ -333,3 +333,42 @@ async def test_a_load_balancer_that_is_told_to_stop_ends_well(mortal_lb: Lb) -> 
     async with _core(mortal_lb) as core:
         await _until(lambda: bool(core.joined))
         assert mortal_lb.end(signal.SIGTERM) == 0
+
+
+async def test_nonsense_costs_a_node_its_word_and_not_its_place(lb: Lb) -> None:
+    """NaN on the wire, and figures that no core has: counted, and the last good word stays."""
+    verify = ssl.create_default_context(cafile=lb.tls_dir / "ca" / "cert.pem")
+    info = _info("c9", Role.CORE)
+    good = to_report(Report(info, 1, Load(running=3, sequences_max=8)))
+    not_a_number = to_report(Report(info, 2, Load(running=99)))
+    not_a_number.load.kv_used_share = float("nan")
+    absurd = to_report(Report(info, 3, Load(running=98, prefill_ms_per_token=1e-9)))
+    async with (
+        rpc.channel(lb.control, _files(lb.tls_dir, Role.CORE, "c9"), Role.LB) as channel,
+        httpx.AsyncClient(base_url=f"https://{lb.http}", verify=verify) as client,
+    ):
+        call = rpc.join(channel)
+        for message in (good, not_a_number, absurd):
+            await call.write(message)
+        for _ in range(4):
+            assert isinstance(await call.read(), rpc.View)
+        (node,) = (await client.get("/v1/mesh")).json()["data"]
+        assert (node["node"], node["load"]["running"], node["seq"]) == ("c9", 3, 3)
+        metrics = (await client.get("/metrics")).text
+        for reason in ("number", "absurd"):
+            assert f'firstlight_mesh_ignored_total{{reason="{reason}",role="lb"}} 1.0' in metrics
+        await call.write(to_report(Report(info, 4, leaving=True)))
+        await call.done_writing()
+
+
+async def test_of_two_processes_with_one_name_all_hear_of_the_later_one_only(lb: Lb) -> None:
+    files = _files(lb.tls_dir, Role.CORE, "c1")
+    earlier = NodeInfo("c1", Role.CORE, 1_000, "lon", "old.example:1")
+    async with _edge(lb) as (_, memory), _core(lb), rpc.channel(lb.control, files, Role.LB) as old:
+        await _until(lambda: _cores(memory) == ["c1"])
+        call, seen = rpc.join(old), set()
+        for seq in range(8):
+            await call.write(to_report(Report(earlier, seq + 1)))
+            await asyncio.sleep(0.15)
+            seen |= {core.info.address for core in memory.cores(monotonic_s())}
+        assert seen == {"c1.example:1"}
