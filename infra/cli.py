@@ -258,6 +258,22 @@ def trace(
 
 
 @app.command()
+def drain(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="A core or an edge, by name.")],
+    undo: Annotated[bool, typer.Option("--undo", help="It is not to drain any more.")] = False,
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Admin address of a load balancer."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
+) -> int:
+    """Send new requests elsewhere while there is somewhere else; what runs goes on."""
+    from firstlight.infra.drain import run_drain
+
+    return run_drain(node, undo=undo, at=at, as_json=as_json)
+
+
+@app.command()
 def judge(
     directories: Annotated[
         list[Path], typer.Argument(metavar="DIR…", help="Histories of one run, and its run.json.")

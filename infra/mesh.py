@@ -103,15 +103,18 @@ class Mesh:
             self._model,
             self._core_addresses(),
             self._key,
+            self._admin_of("lb"),
         )
 
+    def _admin_of(self, node: str) -> str:
+        """Where a node said, in its ready line, that it answers its operator."""
+        child = self.children.get(node)
+        return "" if child is None else str((child.ready or {}).get("admin", ""))
+
     def _core_addresses(self) -> tuple[CoreAddress, ...]:
-        """Where the cores said, in their ready lines, that they answer their operator."""
         cores = [node for node in self.plan.nodes if node.role is Role.CORE]
-        lines = {name: child.ready or {} for name, child in self.children.items()}
         return tuple(
-            CoreAddress(core.name, core.region, str(lines.get(core.name, {}).get("admin", "")))
-            for core in cores
+            CoreAddress(core.name, core.region, self._admin_of(core.name)) for core in cores
         )
 
     def ended(self) -> frozenset[str]:

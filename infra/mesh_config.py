@@ -88,7 +88,11 @@ def plan_mesh(ports: Ports) -> MeshPlan:
     """A load balancer; an edge, a core and an index server a region."""
     lb_http, lb_control, *rest = ports(2 + 3 * len(REGIONS))
     control = f"{HOST}:{lb_control}"
-    lb = {"http": {"listen": f"{HOST}:{lb_http}"}, "control": {"listen": control}}
+    lb = {
+        "http": {"listen": f"{HOST}:{lb_http}"},
+        "control": {"listen": control},
+        "admin": f"{HOST}:0",
+    }
     nodes = [NodePlan("lb", Role.LB, REGIONS[0], lb)]
     edges, valkeys = [], []
     for index, region in enumerate(REGIONS):
@@ -131,6 +135,8 @@ def write_configs(plan: MeshPlan, state: Path, run: Path, histories: Path | None
         if node.role is Role.CORE and plan.has_valkey(node.region):
             index = {"index": {"redis": _redis(plan.valkey(node.region), run)}}
             settings["kv"] = settings.get("kv", {}) | index
+        if node.role is Role.LB and plan.has_valkey(node.region):
+            settings["drains"] = {"redis": _redis(plan.valkey(node.region), run)}
         text = yaml.safe_dump(settings, sort_keys=False)
         (run / f"{node.name}.yaml").write_text(text, encoding="utf-8")
 

@@ -52,6 +52,8 @@ class RunningMesh:
     """Empty in a file that an older version wrote."""
     key: str = ""
     """What its edges ask of clients; empty: nothing."""
+    lb_admin: str = ""
+    """host:port on loopback where the load balancer answers its operator; empty: nowhere."""
 
     def write(self, directory: Path) -> None:
         """Put this into `directory`, at once and whole."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-import yaml
 
 from firstlight.infra.chat import Asked, Question, ask
 from firstlight.infra.mesh import Mesh, new_mesh
@@ -32,7 +31,7 @@ def _plan(ports: Ports) -> MeshPlan:
     second = {"http": {"listen": f"{HOST}:{http}"}, "control": {"listen": addresses[1]}}
     nodes = [
         NodePlan("lb", Role.LB, "eu", first | {"admin": f"{HOST}:{one}"}),
-        NodePlan("lb-2", Role.LB, "us", second | {"admin": f"{HOST}:{two}"}),
+        NodePlan("lb-2", Role.LB, "eu", second | {"admin": f"{HOST}:{two}"}),
     ]
     for node in plan.peers:
         more: dict[str, Any] = {"load_balancers": addresses}
@@ -45,12 +44,6 @@ def _plan(ports: Ports) -> MeshPlan:
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     made = new_mesh(tmp_path_factory.mktemp("replicas"), _plan)
-    valkey = made.plan.valkey("eu")
-    redis = {"url": valkey.url, "password_file": str(valkey.password_file(made.run))}
-    for name in LBS:
-        file = made.run / f"{name}.yaml"
-        settings = yaml.safe_load(file.read_text()) | {"drains": {"redis": redis}}
-        file.write_text(yaml.safe_dump(settings))
     try:
         made.start()
         yield made

@@ -21,6 +21,7 @@ def one_line(capsys: Capture) -> str:
 
 
 COMMANDS = ["demo", "up", "status", "doctor", "edge", "core", "lb", "chat", "explain", "trace"]
+COMMANDS += ["drain"]
 
 
 def test_version_is_printed(capsys: Capture) -> None:
