@@ -10,6 +10,7 @@ Where work goes is told by each of them, and the one with the lowest name that i
 A node is suspect if every one that is heard says so: one that hears it is enough.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from firstlight.shared.claims import implausible, supersedes
@@ -69,6 +70,8 @@ class MeshMemory:
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
+        self._infos: dict[str, NodeInfo] | None = None
+        """Of all cores, by name; None: to be gathered anew."""
         self._lbs: dict[str, _Lb] = {}
 
     def merge(self, view: MeshView, now: float) -> Merged:
@@ -88,6 +91,7 @@ class MeshMemory:
         gone = [name for name, entry in self._entries.items() if self._is_gone(entry, now)]
         for name in gone:
             del self._entries[name]
+            self._infos = None
         changed += [name for name in gone if name not in changed]
         return Merged(tuple(changed), tuple(ignored))
 
@@ -113,6 +117,17 @@ class MeshMemory:
             and not entry.report.leaving
             and not self._is_gone(entry, now)
         )
+
+    def core_infos(self) -> Mapping[str, NodeInfo]:
+        """Cores that live as of the last view, by name. Asked ten times a second, and the same
+        until something changes."""
+        if self._infos is None:
+            self._infos = {
+                name: entry.report.info
+                for name, entry in sorted(self._entries.items())
+                if entry.report.info.role is Role.CORE and not entry.report.leaving
+            }
+        return self._infos
 
     def sketch(self, node: str) -> bytes:
         """Which prefixes a core says that it holds; see `shared.routing.sketch`."""
@@ -183,7 +198,10 @@ class MeshMemory:
         known.heard_at = max(known.heard_at, said_at)
         if said_at > known.load_at:
             known.load, known.load_at = report.load, said_at
-        return before.leaving != report.leaving
+        if before.leaving == report.leaving:
+            return False
+        self._infos = None
+        return True
 
     def _renew(self, report: Report, said_at: float) -> None:
         """The node lives, but of what it says nothing can be used."""
@@ -194,6 +212,7 @@ class MeshMemory:
     def _put(self, report: Report, said_at: float) -> bool:
         if report.info.node not in self._entries and len(self._entries) >= NODES_MAX:
             return False
+        self._infos = None
         self._entries[report.info.node] = _Entry(report, said_at, report.load, said_at)
         return True
 

@@ -1,12 +1,14 @@
 """What a view names: news at once, and of the rest whoever was named longest ago. Sans-IO.
 
-So a view has a limit however many nodes there are, no news waits for it, and with 4 views a second
-even the largest mesh is told of every node before a lease ends. A view is a bag of newest words
-with their ages: who misses one has missed no more than that.
+No news waits, and with 4 views a second every node is named at least every 2 s: often enough for
+leases, and seldom enough that a large mesh costs an edge little, which hears loads on its own links
+anyway. A view is a bag of newest words with their ages: who misses one has missed no more.
 """
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
+from itertools import islice
+from math import ceil
 
 from firstlight.global_lb.membership import Lease
 from firstlight.shared.claims import order
@@ -14,16 +16,18 @@ from firstlight.shared.types import Role
 
 NEWS_MAX = 1024
 """In one view; what is more comes with the next."""
-REST_MAX = 320
-"""In one view: 1,280 a second, all of 4,096 nodes in 3.2 s."""
+VIEWS_FOR_ALL = 8
+"""So many views name all nodes."""
+REST_MIN = 64
+"""In one view, if there are as many: a small mesh is told of everyone in each."""
 
 
 class Board:
     """What nodes of some kind are told of nodes of `roles`."""
 
-    def __init__(self, roles: Collection[Role], *, rest_max: int = REST_MAX) -> None:
+    def __init__(self, roles: Collection[Role], *, rest_min: int = REST_MIN) -> None:
         self._roles = frozenset(roles)
-        self._rest_max = rest_max
+        self._rest_min = rest_min
         self._news: OrderedDict[str, None] = OrderedDict()
         self._named: OrderedDict[str, tuple[int, int]] = OrderedDict()
         """Node → which word of it was told; those named longest ago first."""
@@ -51,7 +55,8 @@ class Board:
                 named.append(lease)
                 self._told(lease)
         fresh = {lease.report.info.node for lease in named}
-        for node in [n for _, n in zip(range(self._rest_max), self._named, strict=False)]:
+        count = max(self._rest_min, ceil(len(self._named) / VIEWS_FOR_ALL))
+        for node in list(islice(self._named, count)):
             lease = known.get(node)
             if node in fresh:
                 break  # and so are all behind it

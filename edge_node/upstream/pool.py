@@ -76,7 +76,7 @@ class LinkPool:
             await asyncio.gather(*keepers, return_exceptions=True)
 
     def _follow_view(self) -> None:
-        infos = {seen.info.node: seen.info for seen in self._memory.cores(monotonic_s())}
+        infos = self._memory.core_infos()
         for core in [core for core in self._keepers if core not in infos]:
             if core not in self._links:
                 self._keepers.pop(core).cancel()

@@ -4,8 +4,10 @@ A report is refused as a whole; of a view, which has the words of many nodes, on
 no decision can be made with are left out.
 """
 
+from functools import lru_cache
+
 from firstlight.shared.errors import PeerError
-from firstlight.shared.proto import control_pb2
+from firstlight.shared.proto import control_pb2, core_pb2
 from firstlight.shared.proto.convert import (
     TEXT_CHARS_MAX,
     amount,
@@ -17,7 +19,7 @@ from firstlight.shared.proto.convert import (
 )
 from firstlight.shared.routing.sketch import SKETCH_BYTES
 from firstlight.shared.routing.spill import REGIONS_MAX, Row, sane
-from firstlight.shared.types import Demand, Following, MeshView, Report
+from firstlight.shared.types import Demand, Following, MeshView, NodeInfo, Report
 
 NAMES_MAX = 4096
 """Of nodes in one list of a view."""
@@ -44,7 +46,7 @@ def from_report(message: control_pb2.Report) -> Report:
     """A report; raises `BadNumberError` if a number is what is wrong with it, else `PeerError`."""
     few("report.rtts", message.rtts, RTTS_MAX)
     return Report(
-        info=from_node(message.info),
+        info=_known_node(message.info.SerializeToString()),
         seq=message.seq,
         load=from_load(message.load),
         rtt_ms=tuple((item.core, amount("report.rtts", item.ms)) for item in message.rtts),
@@ -54,6 +56,12 @@ def from_report(message: control_pb2.Report) -> Report:
         demand=_from_demand(message.demand) if message.HasField("demand") else None,
         following=_from_following(message.following) if message.HasField("following") else None,
     )
+
+
+@lru_cache(maxsize=2 * ENTRIES_MAX)
+def _known_node(packed: bytes) -> NodeInfo:
+    """What a node is does not change, and is read once only. Raises as `from_node`."""
+    return from_node(core_pb2.Node.FromString(packed))
 
 
 def to_entry(report: Report, age_s: float) -> control_pb2.Entry:

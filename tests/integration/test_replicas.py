@@ -3,12 +3,15 @@
 import asyncio
 import json
 import ssl
+import subprocess
+import sys
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import httpx
 import pytest
 
 from firstlight.infra.chat import Asked, Question, ask
@@ -51,10 +54,14 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         made.stop()
 
 
+def _tls(mesh: Mesh) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(mesh.ca_file))
+
+
 async def get(mesh: Mesh, lb: str, path: str) -> Any:
     """A document of a load balancer; None if it does not answer."""
     url = f"https://{mesh.plan.node(lb).settings['http']['listen']}{path}"
-    context = ssl.create_default_context(cafile=str(mesh.ca_file))
+    context = _tls(mesh)
 
     def fetch() -> Any:
         try:
@@ -283,3 +290,44 @@ async def test_without_redis_a_drain_is_kept_in_memory_and_that_is_said(mesh: Me
         return (await drain(mesh, "lb", "core-us", False))["kept"] == "redis"
 
     await until(kept)
+
+
+def drain_command(mesh: Mesh, *arguments: str) -> subprocess.CompletedProcess[str]:
+    at = str(mesh.plan.node("lb").settings["admin"])
+    command = [sys.executable, "-m", "firstlight", "drain", "--at", at, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_an_operator_drains_by_a_command(mesh: Mesh) -> None:
+    done = drain_command(mesh, "core-us")
+    assert (done.returncode, done.stdout) == (0, "to drain: core-us\n"), done.stderr
+    undone = drain_command(mesh, "core-us", "--undo", "--json")
+    assert json.loads(undone.stdout)["draining"] == []
+
+
+def test_a_node_that_nobody_knows_cannot_be_drained(mesh: Mesh) -> None:
+    done = drain_command(mesh, "core-eü")
+    assert done.returncode == 1
+    assert "no node 'core-eü' lives" in done.stderr
+
+
+async def test_whom_to_drain_is_not_asked_of_clients(mesh: Mesh) -> None:
+    address = mesh.plan.node("lb").settings["http"]["listen"]
+    async with httpx.AsyncClient(verify=_tls(mesh)) as client:
+        answer = await client.post(f"https://{address}/v1/drain", json={"node": "core-eu"})
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "not_found"
+
+
+async def test_what_is_asked_wrongly_of_an_operators_listener_is_said(mesh: Mesh) -> None:
+    url = f"http://{mesh.plan.node('lb').settings['admin']}/v1/drain"
+    async with httpx.AsyncClient() as client:
+        for body, param in (
+            ({}, "node"),
+            ({"node": ""}, "node"),
+            ({"node": "x" * 500}, "node"),
+            ({"node": "core-eu", "drain": "perhaps"}, "drain"),
+            ({"node": "core-eu", "all": True}, "all"),
+        ):
+            answer = await client.post(url, json=body)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)

@@ -19,7 +19,9 @@ def view(*reports: Report, lb: str = "lb1", seq: int = 1, age_s: float = 0.0) ->
 
 
 def names(memory: MeshMemory, now: float) -> list[str]:
-    return [core.info.node for core in memory.cores(now)]
+    found = [core.info.node for core in memory.cores(now)]
+    assert found == [name for name in memory.core_infos() if name in found]
+    return found
 
 
 def _settle(memory: MeshMemory, *reports: Report, until: float, lb: str = "lb1") -> None:
@@ -305,3 +307,33 @@ def test_no_figure_of_a_node_can_harm_the_memory(
     (seen,) = memory.cores(1)
     assert implausible(report("a", load=seen.load)) == ""
     assert seen.age_s >= 0
+
+
+def test_the_infos_of_cores_follow_every_change() -> None:
+    memory = MeshMemory()
+    assert memory.core_infos() == {}
+    steps = [
+        (report("a"), {"a": "lon"}),
+        (report("b"), {"a": "lon", "b": "lon"}),
+        (report("a", incarnation=2, region="par"), {"a": "par", "b": "lon"}),
+        (report("b", seq=2, leaving=True), {"a": "par"}),
+    ]
+    for seq, (word, regions) in enumerate(steps):
+        memory.merge(view(word, seq=seq + 1), now=0)
+        assert {name: info.region for name, info in memory.core_infos().items()} == regions
+    memory.welcomed(report("a", incarnation=3, region="syd").info, now=0)
+    assert memory.core_infos()["a"].region == "syd"
+    memory = MeshMemory()
+    _settle(memory, report("a"), report("b"), until=20)
+    for second in range(21, 27):
+        memory.merge(view(report("a", 1, second + 1), seq=second + 1), second)
+    assert list(memory.core_infos()) == ["a"]
+
+
+def test_until_something_changes_the_infos_are_the_same() -> None:
+    memory = MeshMemory()
+    memory.merge(view(report("a")), now=0)
+    before = memory.core_infos()
+    memory.merge(view(report("a", seq=2), seq=2), now=0.25)
+    memory.heard("a", Load(), now=0.3)
+    assert memory.core_infos() is before

@@ -16,7 +16,7 @@ def named(board: Board, known: dict[str, Lease]) -> list[str]:
 
 
 def test_news_comes_first_and_at_once() -> None:
-    board, known = Board({Role.CORE}, rest_max=2), leases(report("a"), report("b"))
+    board, known = Board({Role.CORE}, rest_min=2), leases(report("a"), report("b"))
     board.news("b")
     assert named(board, known) == ["b"]
     board.news("a")
@@ -24,7 +24,7 @@ def test_news_comes_first_and_at_once() -> None:
 
 
 def test_the_rest_is_named_in_turn_whoever_was_named_longest_ago_first() -> None:
-    board, names = Board({Role.CORE}, rest_max=2), list("abcde")
+    board, names = Board({Role.CORE}, rest_min=2), list("abcde")
     for name in names:
         board.news(name)
     assert named(board, leases(*map(report, names))) == names
@@ -35,7 +35,7 @@ def test_the_rest_is_named_in_turn_whoever_was_named_longest_ago_first() -> None
 
 
 def test_a_node_that_said_nothing_new_is_not_named_again_and_keeps_nobody_waiting() -> None:
-    board, names = Board({Role.CORE}, rest_max=1), list("ab")
+    board, names = Board({Role.CORE}, rest_min=1), list("ab")
     for name in names:
         board.news(name)
     known = leases(*map(report, names))
@@ -70,3 +70,15 @@ def test_more_news_than_fits_waits_for_the_next_view() -> None:
     assert board.more
     assert named(board, known) == names[NEWS_MAX:]
     assert not board.more
+
+
+def test_of_a_large_mesh_every_node_is_named_within_eight_views() -> None:
+    board, names = Board({Role.CORE}), [f"c{number:04}" for number in range(1000)]
+    for name in names:
+        board.news(name)
+    named(board, leases(*map(report, names)))
+    views = [
+        named(board, leases(*(report(name, seq=2 + turn) for name in names))) for turn in range(8)
+    ]
+    assert [len(view) for view in views] == [125] * 8
+    assert sorted(name for view in views for name in view) == names

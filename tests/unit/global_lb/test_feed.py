@@ -24,7 +24,7 @@ def advanced(feed: Feed, seq: int, *reports: Report, news: str = "", now: float 
 
 
 async def test_a_stream_that_keeps_up_gets_what_is_new_and_any_other_everything() -> None:
-    feed = Feed(Board({Role.CORE}, rest_max=0), brief=False)
+    feed = Feed(Board({Role.CORE}, rest_min=0), brief=False)
     advanced(feed, 1, report("a"), news="a")
     advanced(feed, 2, report("a"), report("b"), news="b")
     assert [(seq, named(view)) for seq, view in (feed.after(1), feed.after(0))] == [
