@@ -5,6 +5,7 @@ import contextlib
 import logging
 import socket
 import ssl
+from collections.abc import Sequence
 from ipaddress import ip_address
 from random import Random
 from typing import Any
@@ -54,15 +55,19 @@ async def _main(settings: LbSettings, stop: asyncio.Event, history: History | No
     front = front_files(
         settings.front, settings.tls, settings.node, hosts, default_directory=directory
     )
-    with contextlib.closing(_listen(settings.http.listen)) as listener:
-        await _serve(settings, files, front, listener, stop, history)
+    addresses = [settings.http.listen, *([settings.admin] if settings.admin is not None else [])]
+    with contextlib.ExitStack() as closing:
+        listeners = [
+            closing.enter_context(contextlib.closing(_listen(address))) for address in addresses
+        ]
+        await _serve(settings, files, front, listeners, stop, history)
 
 
 async def _serve(
     settings: LbSettings,
     files: NodeFiles,
     front: NodeFiles,
-    listener: socket.socket,
+    listeners: Sequence[socket.socket],
     stop: asyncio.Event,
     history: History | None,
 ) -> None:
@@ -82,11 +87,12 @@ async def _serve(
         now=monotonic_s,
         rng=Random(settings.node),
     )
-    servers = [(_Http(app, front), listener)]
-    if settings.admin is not None:
-        admin = create_admin(settings.node, membership, drains, now=monotonic_s)
-        servers.append((_Http(admin, None), _listen(settings.admin)))
-    serving = [asyncio.create_task(http.serve(socket)) for http, socket in servers]
+    admin = create_admin(settings.node, membership, drains, now=monotonic_s)
+    fronts = [_Http(app, front), _Http(admin, None)][: len(listeners)]
+    serving = [
+        asyncio.create_task(http.serve(listener))
+        for http, listener in zip(fronts, listeners, strict=True)
+    ]
     beside: list[asyncio.Task[Any]] = [
         asyncio.create_task(plane.keep(stop)),
         asyncio.create_task(plane.publish(stop)),
@@ -94,25 +100,23 @@ async def _serve(
         asyncio.create_task(stop.wait()),
     ]
     try:
-        for (http, _), task in zip(servers, serving, strict=True):
+        for http, task in zip(fronts, serving, strict=True):
             await http.started(task)
         host, _ = split_address(settings.control.listen)
-        where = [_address(*socket.getsockname()[:2]) for _, socket in servers]
-        more = {"admin": where[1]} if settings.admin is not None else {}
+        where = [_address(*listener.getsockname()[:2]) for listener in listeners]
+        more = {} if settings.admin is None else {"admin": where[1]}
         ready(settings.node, where[0], control=_address(host, listening.port), **more)
         async with sampling(history, plane.figures):
             done, _ = await asyncio.wait((*serving, *beside), return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()  # raises what ended it
     finally:
-        for http, _ in servers:
+        for http in fronts:
             http.stop()
         for task in beside:
             task.cancel()
         await listening.server.stop(grace=0.2)
         await asyncio.gather(*serving, *beside, return_exceptions=True)
-        for _, socket in servers:
-            socket.close()
         if client is not None:
             await client.aclose()
 

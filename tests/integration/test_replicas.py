@@ -18,6 +18,7 @@ from firstlight.infra.chat import Asked, Question, ask
 from firstlight.infra.mesh import Mesh, new_mesh
 from firstlight.infra.mesh_config import HOST, MeshPlan, NodePlan, Ports, plan_mesh
 from firstlight.shared.clock import monotonic_s
+from firstlight.shared.errors import ConfigError
 from firstlight.shared.types import Role
 
 LBS = ("lb", "lb-2")
@@ -46,9 +47,17 @@ def _plan(ports: Ports) -> MeshPlan:
 
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    made = new_mesh(tmp_path_factory.mktemp("replicas"), _plan)
+    state = tmp_path_factory.mktemp("replicas")
+    made = new_mesh(state, _plan)
     try:
-        made.start()
+        try:
+            made.start()
+        except ConfigError as error:
+            if "in use" not in str(error):
+                raise
+            made.stop()  # somebody took a port in between
+            made = new_mesh(state, _plan)
+            made.start()
         yield made
     finally:
         made.stop()
