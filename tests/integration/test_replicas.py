@@ -204,11 +204,16 @@ async def test_a_new_replica_soon_has_the_full_view(mesh: Mesh) -> None:
 
 async def test_both_replicas_tell_the_same_rows_and_signals(mesh: Mesh) -> None:
     async def told() -> bool:
-        rows = [(await get(mesh, lb, "/v1/spill"))["rows"] for lb in LBS]
-        return all(set(row) == {"eu", "us"} for row in rows)
+        for lb in LBS:
+            rows, scale = [await get(mesh, lb, path) for path in ("/v1/spill", "/v1/scale")]
+            if not rows or set(rows["rows"]) != {"eu", "us"}:
+                return False
+            if not scale or not all(region["offered_per_s"] for region in scale["data"]):
+                return False
+        return True
 
     async with under_load(mesh):
-        await until(told)
+        await until(told, 40.0)
         for lb in LBS:
             rows = (await get(mesh, lb, "/v1/spill"))["rows"]
             assert {region: rows[region]["shares"] for region in rows} == {
