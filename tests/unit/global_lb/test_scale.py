@@ -197,3 +197,11 @@ def test_a_single_core_is_not_divided() -> None:
 def test_what_cannot_be_aimed_at_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         ScaleConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_what_was_seen_before_a_silence_does_not_count_after_it() -> None:
+    scaler, low = made(), [*cores(2), edge(100.0)]
+    watched(scaler, [*cores(2), edge(2000.0)])
+    watched(scaler, low, since=11, for_s=SHRINK_AFTER_S - 10)
+    watched(scaler, [], since=SHRINK_AFTER_S + 2, for_s=20)
+    assert watched(scaler, low, since=SHRINK_AFTER_S + 30, for_s=20)["lon"].wanted == 3
