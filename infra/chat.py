@@ -7,7 +7,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,24 +15,21 @@ from typing import Any, Literal
 
 from rich.console import Console
 
+from firstlight.infra.client.answer import AnyEdge, Call, Connected, Source, beginning
 from firstlight.infra.client.client import open_client
 from firstlight.infra.client.history import AnswerHistory
-from firstlight.infra.client.response import Client, HttpVersion, Marks, StreamResponse
+from firstlight.infra.client.response import Client, HttpVersion, Marks
 from firstlight.infra.client.sse import Event
-from firstlight.infra.nearest import nearest_edges
+from firstlight.infra.nearest import edges_of
 from firstlight.infra.reply import Reply, api_error
 from firstlight.infra.running import known_ca, read_running, server_url
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.config import state_dir
-from firstlight.shared.errors import FirstlightError, PeerError
+from firstlight.shared.errors import PeerError
 from firstlight.shared.history_file import History, history_of
 
-RESUMES_MAX = 4
 CONNECT_S, CONNECT_ALONE_S = 1.5, 5.0
 """For a connection to an edge: when there are others that can be asked, and when there are not."""
-RESUME_WAIT_S = 0.5
-"""Between attempts once every edge was asked."""
-_ERROR_BODY_BYTES_MAX = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +131,26 @@ Connect = Callable[[str], AbstractAsyncContextManager[Client]]
 """A client of the edge at a URL, for one request."""
 
 
-class _Told(Exception):
-    """An edge said so: it would not be different elsewhere."""
+class InTurn:
+    """Edges that somebody else has chosen, one after another."""
 
-    def __init__(self, error: FirstlightError) -> None:
-        self.error = error
+    def __init__(self, urls: Sequence[str], connect: Connect) -> None:
+        self._urls, self._connect = urls, connect
+        self._asked = 0
+
+    @property
+    def count(self) -> int:
+        """How many edges there are."""
+        return len(self._urls)
+
+    @asynccontextmanager
+    async def connection(self, lost: Sequence[str]) -> AsyncIterator[Connected]:
+        """The next, whichever is lost. Raises `PeerError`."""
+        del lost
+        url = self._urls[self._asked % len(self._urls)]
+        self._asked += 1
+        async with self._connect(url) as client:
+            yield Connected(url, client)
 
 
 async def ask(
@@ -153,112 +165,94 @@ async def ask(
     history: History | None = None,
     connect: Connect | None = None,
 ) -> Asked:
-    """Ask the edge at `url`, read the answer to its end; `on_text` sees each piece as it arrives.
+    """Ask the edge at `url`, and where it is lost, the edges `others` in turn; see `ask_any`.
 
-    When the connection is lost, the rest is asked for at the edges `others` in turn, then at all
-    again, `RESUMES_MAX` times in all; what an edge refuses or reports as an error is final, but for
-    a 5xx to such a request. Raises the API's error, or `PeerError` if the answer's end cannot be
-    had. `history` is told what came. `connect` gives the clients, if they shall not be new ones.
+    `connect` gives the clients, if they shall not be new ones.
     """
-    reply, urls = Reply(), [url, *others]
     if connect is None:
         patience_s = CONNECT_S if others else CONNECT_ALONE_S
         connect = partial(open_client, http=http, ca_file=ca_file, connect_timeout_s=patience_s)
+    source = InTurn([url, *others], connect)
+    return await ask_any(source, question, key=key, on_text=on_text, history=history)
+
+
+async def ask_any(
+    source: Source,
+    question: Question,
+    *,
+    key: str | None = None,
+    on_text: OnText = lambda text, reply: None,
+    history: History | None = None,
+) -> Asked:
+    """Ask an edge, read the answer to its end; `on_text` sees each piece as it arrives.
+
+    When the connection is lost, the rest is asked for at another edge; what an edge refuses or
+    reports as an error is final, but for a 5xx to such a request. Raises the API's error, or
+    `PeerError` if the answer's end cannot be had. `history` is told what came.
+    """
+    reply = Reply()
     if history is None:
-        return await _ask(urls, question, reply, connect, key, on_text, None)
+        return await _ask(source, question, reply, key, on_text, lambda: None)
     story = AnswerHistory(history)
 
     def seen(text: str, reply: Reply) -> None:
         story.received(reply)
         on_text(text, reply)
 
+    def asked() -> None:
+        reply.resume()  # what comes again is not here
+        story.asked(reply)
+
     with story.telling(reply):
-        return await _ask(urls, question, reply, connect, key, seen, story)
+        return await _ask(source, question, reply, key, seen, asked)
 
 
 async def _ask(
-    urls: Sequence[str],
+    source: Source,
     question: Question,
     reply: Reply,
-    connect: Connect,
     key: str | None,
     on_text: OnText,
-    story: AnswerHistory | None,
+    on_attempt: Callable[[], None],
 ) -> Asked:
     headers = {"content-type": "application/json", "accept": "text/event-stream"}
     if key is not None:
         headers["authorization"] = f"Bearer {key}"
+    call = Call("POST", question.path, headers, question.body())
     begun_s = monotonic_s()
-    first: Marks | None = None
-    answered: Mapping[str, str] = {}
-    for attempt in range(RESUMES_MAX + 1):
-        body = question.body(reply.resume())
-        if story is not None:
-            story.asked(reply)
-        try:
-            async with (
-                connect(urls[attempt % len(urls)]) as client,
-                client.stream("POST", question.path, headers, body) as response,
-            ):
-                first, answered = first or response.marks, response.headers
-                await _read(response, reply, on_text, resuming=attempt > 0)
-        except _Told as told:
-            raise told.error from None
-        except PeerError:
-            last = attempt == RESUMES_MAX or (reply.resume() is None and len(urls) == 1)
-            if last and not reply.complete:
-                raise
-        if first is not None and reply.complete:
-            return Asked(reply, answered, begun_s, first, monotonic_s(), attempt)
-        if attempt >= len(urls) - 1:
-            await asyncio.sleep(RESUME_WAIT_S)
-    raise AssertionError("the last attempt returns or raises")
-
-
-async def _read(response: StreamResponse, reply: Reply, on_text: OnText, *, resuming: bool) -> None:
-    """Read into `reply`. Raises `PeerError` if the stream ends before the answer."""
-    if response.status != 200:
-        error = api_error(response.status, await _body(response))
-        if resuming and response.status >= 500:  # it may be just starting
-            raise PeerError(error.message)
-        raise _Told(error)
-    events = response.events()
-    while (event := await _next(events)) is not None:
-        try:
-            text = reply.feed(event.data, monotonic_s())
-        except FirstlightError as error:
-            raise _Told(error) from error
-        on_text(text, reply)
-    reply.close()
+    answer = AnyEdge(source, call, on_attempt=on_attempt)
+    async with answer as response:
+        if response.status != 200:
+            raise api_error(response.status, await beginning(response))
+        events = response.events()
+        while (event := await _next(events)) is not None:
+            on_text(reply.feed(event.data, monotonic_s()), reply)
+        reply.close()
+    resumed = answer.attempts - 1
+    return Asked(reply, response.headers, begun_s, response.marks, monotonic_s(), resumed)
 
 
 async def _next(events: AsyncIterator[Event]) -> Event | None:
     try:
         return await anext(events, None)
     except ValueError as error:
-        raise _Told(PeerError(f"the stream cannot be read: {error}")) from error
-
-
-async def _body(response: StreamResponse) -> bytes:
-    body = b""
-    async for chunk in response.chunks():
-        body += chunk
-        if len(body) > _ERROR_BODY_BYTES_MAX:
-            break
-    return body[:_ERROR_BODY_BYTES_MAX]
+        raise PeerError(f"the stream cannot be read: {error}") from error
 
 
 def run_chat(
     question: Question,
     *,
     url: str | None,
-    http: HttpVersion,
+    http: HttpVersion | None,
     ca_file: Path | None,
     key: str | None,
     as_json: bool,
     history: Path | None = None,
 ) -> int:
-    """The command: the text goes to standard output, then a line of figures to standard error."""
+    """The command: the text goes to standard output, then a line of figures to standard error.
+
+    Without `http` it is HTTP/3, at a mesh that runs here TCP where there is no UDP.
+    """
     with history_of(history, "client", "client") as story:
         return asyncio.run(_chat(question, url, http, ca_file, key, as_json, story))
 
@@ -266,31 +260,24 @@ def run_chat(
 async def _chat(
     question: Question,
     url: str | None,
-    http: HttpVersion,
+    http: HttpVersion | None,
     ca_file: Path | None,
     key: str | None,
     as_json: bool,
     history: History | None,
 ) -> int:
-    others: list[str] = []
+    show = (lambda text, reply: None) if as_json else _show
     if url is None:
         mesh = read_running(state_dir())
-        url, *others = [measured.edge.url for measured in await nearest_edges(mesh)]
-        ca_file, key = ca_file or Path(mesh.ca_file), key or mesh.key or None
+        async with edges_of(mesh, ca_file=ca_file, only=http) as edges:
+            key = key or mesh.key or None
+            asked = await ask_any(edges, question, key=key, on_text=show, history=history)
     else:
         url = server_url(url)
         ca_file = ca_file or known_ca(url)
-    show = (lambda text, reply: None) if as_json else _show
-    asked = await ask(
-        url,
-        question,
-        others=others,
-        http=http,
-        ca_file=ca_file,
-        key=key,
-        on_text=show,
-        history=history,
-    )
+        asked = await ask(
+            url, question, http=http or "3", ca_file=ca_file, key=key, on_text=show, history=history
+        )
     if as_json:
         print(json.dumps(asked.summary(), ensure_ascii=False))
     else:

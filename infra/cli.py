@@ -166,7 +166,10 @@ def chat(
     hints: Annotated[
         Literal["on", "off"], typer.Option(help="Whether the edge drafts for the core.")
     ] = "on",
-    http: Annotated[Literal["1", "2", "3"], typer.Option(help="HTTP version.")] = "3",
+    http: Annotated[
+        Literal["1", "2", "3"] | None,
+        typer.Option(help="HTTP version. Default: 3, or over TCP where there is no UDP."),
+    ] = None,
     ca: Ca = None,
     key: Key = None,
     as_json: AsJson = False,

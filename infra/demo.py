@@ -19,7 +19,7 @@ from rich.table import Table
 
 from firstlight.infra.chat import Asked, Question, ask
 from firstlight.infra.mesh import Mesh, start_mesh
-from firstlight.infra.nearest import nearest_edges
+from firstlight.infra.nearest import edges_of
 from firstlight.infra.reply import Reply
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.config import state_dir
@@ -135,11 +135,10 @@ def _status(console: Console, text: str) -> Iterator[None]:
 
 
 async def _ask_all(mesh: Mesh, console: Console) -> Answers:
-    nearest, *_ = await nearest_edges(mesh.running)
+    async with edges_of(mesh.running) as edges:
+        nearest, *_ = await edges.nearest()
     edge = nearest.edge
-    console.print(
-        f"Nearest edge: {edge.node} ({edge.region}), {nearest.connect_ms:.1f} ms to connect"
-    )
+    console.print(f"Nearest edge: {edge.node} ({edge.region}), {nearest.why}")
     ca_file = mesh.ca_file
     console.print(f"\nOver HTTP/3: {QUESTION.text}", style="bold")
     model = mesh.running.model

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from rich.console import Console
 
 from firstlight.infra.client.client import open_client
-from firstlight.infra.nearest import nearest_edges
+from firstlight.infra.nearest import edges_of
 from firstlight.infra.reply import api_error
 from firstlight.infra.running import known_ca, read_running, server_url
 from firstlight.infra.story import show
@@ -60,10 +60,9 @@ async def _explain(
         url = server_url(url)
         return await find(id, [Edge(url, ca_file or known_ca(url))], key)
     mesh = read_running(state_dir())
-    edges = [
-        Edge(measured.edge.url, ca_file or Path(mesh.ca_file))
-        for measured in await nearest_edges(mesh)
-    ]
+    trusted = ca_file or Path(mesh.ca_file)
+    async with edges_of(mesh, ca_file=trusted) as nearest:
+        edges = [Edge(ranked.edge.url, trusted) for ranked in await nearest.nearest()]
     return await find(id, edges, key or mesh.key or None)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from firstlight.infra.client.ids import IdsTold
 from firstlight.shared.errors import FirstlightError, PeerError, from_kind
 
 _KIND_OF_TYPE = {
@@ -35,7 +36,6 @@ class Reply:
     """An answer so far. `feed` each payload in order, then `close` when the stream has ended."""
 
     text: str = ""
-    token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     id: str = ""
     """The answer's, at the edge that served it last."""
@@ -45,8 +45,12 @@ class Reply:
     first_token_s: float | None = None
     last_token_s: float | None = None
     done: bool = False
-    _offset: int = 0
-    """Ids whose text is here."""
+    told: IdsTold = field(default_factory=IdsTold)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Of the answer so far. Changes as it is fed."""
+        return self.told.ids
 
     def feed(self, payload: str, now: float) -> str:
         """Take one `data:` payload that arrived at `now`; returns the text that it adds.
@@ -84,17 +88,8 @@ class Reply:
 
     def _firstlight(self, extra: object, added: str, now: float) -> None:
         fields = dict(extra) if isinstance(extra, dict) else {}
-        ids = fields.pop("ids", [])
-        if not isinstance(ids, list) or not all(type(i) is int for i in ids):
-            raise PeerError(f"ids should be a list of integers, got {ids!r:.80}")
-        offset = fields.get("offset", self._offset)
-        if type(offset) is not int or not self._offset <= offset <= len(self.token_ids) + len(ids):
-            raise PeerError(
-                f"offset should be from {self._offset} to {len(self.token_ids) + len(ids)} here, "
-                f"got {offset!r:.80}"
-            )
-        self._offset = offset
-        self.token_ids.extend(ids)
+        ids = self.told.feed(fields)
+        fields.pop("ids", None)
         self.details |= fields
         if ids or added:
             self.first_token_s = now if self.first_token_s is None else self.first_token_s
@@ -107,7 +102,7 @@ class Reply:
         """
         if "cap" not in self.details:
             return None
-        del self.token_ids[self._offset :]
+        self.told.rewind()
         told = {name: self.details.get(name) for name in ("cap", "seed", "class")}
         return {**told, "ids": self.token_ids}
 

@@ -18,12 +18,14 @@ def open_client(
     server_name: str | None = None,
     connect_timeout_s: float = 5.0,
     tls: ssl.SSLContext | None = None,
+    keep_warm_s: float = 0.0,
 ) -> Client:
     """A client of the server at `url` (scheme, host and port); it connects at its first request.
 
     `ca_file` holds the certificates to trust in place of the system's; `server_name` is the name
-    that the server's certificate must carry when it is not the host of the URL. Raises
-    `ConfigError` for a URL or version that cannot be served.
+    that the server's certificate must carry when it is not the host of the URL. `keep_warm_s`: for
+    so long an idle connection of HTTP/3 is kept alive. Raises `ConfigError` for a URL or version
+    that cannot be served.
     """
     parts = urlsplit(url)
     try:
@@ -43,6 +45,7 @@ def open_client(
             ca_file=ca_file,
             server_name=server_name,
             connect_timeout_s=connect_timeout_s,
+            keep_warm_s=keep_warm_s,
         )
     if http not in ("1", "2"):
         raise ConfigError(f"http is {http!r}; it can be '1', '2' or '3'")

@@ -39,6 +39,8 @@ PING_PERIOD_S = 0.5
 answers any more."""
 SILENCE_S = 2.0
 """A server that acknowledges nothing for this long is gone."""
+WARM_PING_PERIOD_S = 10.0
+"""Between pings that keep an idle connection warm: well within idle timers of 30 s."""
 
 
 @dataclass
@@ -179,11 +181,15 @@ class Http3Client:
         ca_file: Path | None = None,
         server_name: str | None = None,
         connect_timeout_s: float = 5.0,
+        keep_warm_s: float = 0.0,
     ) -> None:
+        """`keep_warm_s`: for so long after its last request the connection is kept alive."""
         self.authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._host = host
         self._port = port
         self._connect_timeout_s = connect_timeout_s
+        self._keep_warm_s = keep_warm_s
+        self._used_s = self._warmed_s = 0.0
         self._configuration = QuicConfiguration(
             is_client=True,
             alpn_protocols=H3_ALPN,
@@ -205,6 +211,23 @@ class Http3Client:
         self._failure: tuple[float, PeerError] | None = None
         """When connecting failed last, and why."""
         self._pinging: asyncio.TimerHandle | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a connection that nobody has ended."""
+        return self._protocol is not None and self._protocol.ended is None
+
+    @property
+    def rtt_s(self) -> float | None:
+        """The shortest round trip that this connection saw."""
+        recovery = None if self._protocol is None else self._protocol.quic._loss
+        return recovery._rtt_min if recovery is not None and recovery._rtt_initialized else None
+
+    @property
+    def peer(self) -> tuple[str, int] | None:
+        """The server's address."""
+        name = None if self._transport is None else self._transport.get_extra_info("peername")
+        return None if name is None else (str(name[0]), int(name[1]))
 
     async def connect(self) -> Http3Protocol:
         """The connection, made when there is none.
@@ -250,6 +273,7 @@ class Http3Client:
             ) from None
         except PeerError as error:
             raise PeerError(f"{self.authority}: {error}") from error
+        self._used_s = self._warmed_s = self._connected_s
         self._pinging = loop.call_later(PING_PERIOD_S, self._ping)
         return self._protocol
 
@@ -289,7 +313,7 @@ class Http3Client:
             marks.sent_s = monotonic_s()
             while stream.status is None:
                 await self._change(stream)
-            yield StreamResponse(stream.status, stream.headers, marks, self._chunks(stream))
+            yield StreamResponse(stream.status, stream.headers, marks, self._chunks(stream), "3")
         finally:
             del protocol.streams[stream_id]
             if not stream.ended and (stream.broken is None or stream.unread_bytes):
@@ -329,16 +353,26 @@ class Http3Client:
 
     def _ping(self) -> None:
         protocol, now = self._protocol, monotonic_s()
-        if protocol is not None and protocol.streams and protocol.reading and not protocol.heard:
-            protocol.asked_s = now if protocol.asked_s is None else protocol.asked_s
-            if now - protocol.asked_s > SILENCE_S:
-                protocol.end(f"nothing came for {SILENCE_S:g} s")
-            else:
-                protocol.quic.send_ping(0)
-                protocol.transmit()
         if protocol is not None:
+            if protocol.reading and not protocol.heard and self._should_ping(protocol, now):
+                protocol.asked_s = now if protocol.asked_s is None else protocol.asked_s
+                if now - protocol.asked_s > SILENCE_S:
+                    protocol.end(f"nothing came for {SILENCE_S:g} s")
+                else:
+                    protocol.quic.send_ping(0)
+                    protocol.transmit()
             protocol.heard = False
         self._pinging = asyncio.get_running_loop().call_later(PING_PERIOD_S, self._ping)
+
+    def _should_ping(self, protocol: Http3Protocol, now: float) -> bool:
+        """Whether somebody waits for this connection, or may want it soon."""
+        if protocol.streams:
+            self._used_s = self._warmed_s = now
+        elif protocol.asked_s is None:
+            if now - self._used_s > self._keep_warm_s or now - self._warmed_s < WARM_PING_PERIOD_S:
+                return False
+            self._warmed_s = now
+        return protocol.ended is None
 
     def _cancel(self, protocol: Http3Protocol, stream_id: int) -> None:
         if protocol.ended is not None or self._transport is None:

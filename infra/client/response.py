@@ -44,6 +44,8 @@ class StreamResponse:
     headers: dict[str, str]
     marks: Marks
     _chunks: AsyncIterator[bytes] = field(repr=False)
+    version: HttpVersion = "1"
+    """The one that the answer began over."""
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Body bytes as they arrive."""
@@ -85,6 +87,21 @@ class Client(Protocol):
 
     Raises `PeerError` when the server cannot be reached or breaks off.
     """
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is connected, for all that it knows."""
+
+    @property
+    def rtt_s(self) -> float | None:
+        """A round trip to the server, as its connection measured it."""
+
+    @property
+    def peer(self) -> tuple[str, int] | None:
+        """The server's address, while connected."""
+
+    async def connect(self) -> object:
+        """Be connected, the server's certificate checked."""
 
     async def request(
         self, method: str, path: str, headers: HeaderMap | None = None, body: bytes = b""

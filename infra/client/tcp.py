@@ -45,6 +45,8 @@ class TcpClient:
         self._http2 = http2
         self._sockets: set[socket.socket] = set()
         self._connected_s: float | None = None
+        self._connecting_s: float | None = None
+        self._rtt_s: float | None = None
         self._open = 0
         self._client = httpx.AsyncClient(
             base_url=base_url,
@@ -55,6 +57,29 @@ class TcpClient:
             timeout=httpx.Timeout(READ_TIMEOUT_S, connect=connect_timeout_s),
             limits=httpx.Limits(max_connections=None if not http2 else 1),
         )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has connected; what the server ended meanwhile, the next request finds out."""
+        return self._connected_s is not None
+
+    @property
+    def rtt_s(self) -> float | None:
+        """How long the shortest TCP handshake took."""
+        return self._rtt_s
+
+    @property
+    def peer(self) -> tuple[str, int] | None:
+        """The server's address."""
+        for sock in self._sockets:
+            with suppress(OSError):
+                host, port, *_ = sock.getpeername()
+                return str(host), int(port)
+        return None
+
+    async def connect(self) -> object:
+        """Be connected: httpx connects with a request, so this is one that every node answers."""
+        return None if self.alive else await self.request("GET", "/livez")
 
     async def request(
         self, method: str, path: str, headers: HeaderMap | None = None, body: bytes = b""
@@ -84,6 +109,7 @@ class TcpClient:
                     {name.lower(): value for name, value in response.headers.items()},
                     marks,
                     response.aiter_raw(),
+                    "2" if self._http2 else "1",
                 )
             finally:
                 unread = not response.is_stream_consumed
@@ -122,11 +148,19 @@ class TcpClient:
         self._connected_s = None
         await asyncio.sleep(0)
 
+    def _note_connected(self, marks: Marks) -> None:
+        now = marks.connected_s = self._connected_s = monotonic_s()
+        if self._connecting_s is not None:
+            took_s, self._connecting_s = now - self._connecting_s, None
+            self._rtt_s = took_s if self._rtt_s is None else min(took_s, self._rtt_s)
+
     def _tracer(self, marks: Marks) -> Any:
         async def trace(event: str, info: dict[str, Any]) -> None:
-            if event == "connection.connect_tcp.complete":
+            if event == "connection.connect_tcp.started":
+                self._connecting_s = monotonic_s()
+            elif event == "connection.connect_tcp.complete":
                 self._sockets.add(info["return_value"].get_extra_info("socket"))
-                marks.connected_s = self._connected_s = monotonic_s()
+                self._note_connected(marks)
             elif event == "connection.start_tls.complete":
                 marks.connected_s = self._connected_s = monotonic_s()
             elif event.endswith(".send_request_body.complete"):

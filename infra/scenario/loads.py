@@ -10,11 +10,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from firstlight.infra.bench.load.connections import Connections
 from firstlight.infra.bench.load.prompts import TracePrompts, Vocabulary
 from firstlight.infra.bench.load.schedule import Arrival
 from firstlight.infra.chat import CONNECT_S, Question, ask
 from firstlight.infra.client.client import open_client
+from firstlight.infra.client.connections import Connections
 from firstlight.infra.client.response import Client
 from firstlight.infra.client.tcp import tls_context
 from firstlight.infra.reply import Reply

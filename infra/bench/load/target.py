@@ -13,9 +13,9 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from firstlight.infra.bench.engine.client import GO_ON, REFUSED, Answer
-from firstlight.infra.bench.load.connections import Connections
 from firstlight.infra.bench.load.records import Reason, Record, http_reason, plain
 from firstlight.infra.client.client import open_client
+from firstlight.infra.client.connections import Connections
 from firstlight.infra.client.response import Client, HttpVersion, Marks, Response, StreamResponse
 from firstlight.infra.client.sse import EventReader
 from firstlight.infra.client.tcp import tls_context

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from firstlight.infra import chat as chat_module
 from firstlight.infra import cli
 from firstlight.infra.chat import Question, ask
+from firstlight.infra.client import patience
 from firstlight.shared.errors import PeerError, RequestError
 
 Serve = Callable[..., str]
@@ -64,6 +64,8 @@ def serve() -> Iterator[Serve]:
                 SEEN["headers"] = dict(self.headers)
                 self.send_response(status)
                 self.send_header("x-request-id", "req-1")
+                kind = "text/event-stream" if status == 200 else "application/json"
+                self.send_header("content-type", kind)
                 whole = b"".join(
                     (line + ("\n" if line == ":" else "\n\n")).encode() for line in lines
                 )
@@ -231,7 +233,7 @@ async def test_the_rest_of_a_broken_stream_is_asked_for_elsewhere(serve: Serve) 
 async def test_a_stream_that_breaks_again_and_again_is_given_up(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat_module, "RESUME_WAIT_S", 0.0)
+    monkeypatch.setattr(patience, "PAUSE_BASE_S", 0.0)
     with pytest.raises(PeerError, match="ended before the answer did, after 0 tokens"):
         await ask(serve(BEGUN[:1]), QUESTION, http="1")
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from firstlight.infra.chat import Asked
+from firstlight.infra.client.ids import IdsTold
 from firstlight.infra.client.response import Marks
 from firstlight.infra.demo import Answers, Verdict, times_table
 from firstlight.infra.reply import Reply
@@ -15,7 +16,9 @@ GOOD = Verdict(protocol="h3", same_text=True, moved=1, seconds=30.0, left_over=0
 
 
 def asked(text: str = "a", ids: tuple[int, ...] = (1,), **details: Any) -> Asked:
-    reply = Reply(text=text, token_ids=list(ids), details={"protocol": "h3", "moved": 0, **details})
+    reply = Reply(
+        text=text, told=IdsTold(list(ids)), details={"protocol": "h3", "moved": 0, **details}
+    )
     return Asked(reply, {}, 0.0, Marks(0.0), 1.0)
 
 

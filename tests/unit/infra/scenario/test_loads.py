@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from firstlight.infra.bench.load.connections import Connections
+from firstlight.infra.client.connections import Connections
 from firstlight.infra.client.response import Client
 from firstlight.infra.scenario import loads
 from firstlight.infra.scenario.loads import Mesh, _Clients

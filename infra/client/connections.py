@@ -36,6 +36,15 @@ class Connections:
         """Clients that are kept for reuse."""
         return len(self._shared)
 
+    def keep(self, client: Client) -> None:
+        """One that is connected already joins them."""
+        self._shared.append(_Shared(client))
+
+    @property
+    def alive(self) -> bool:
+        """Whether one of them is connected."""
+        return any(one.client.alive for one in self._shared)
+
     @asynccontextmanager
     async def warm(self) -> AsyncIterator[Client]:
         """A client that others use too; a new one if all carry as much as they can."""
@@ -48,7 +57,7 @@ class Connections:
         found.used += 1
         try:
             yield found.client
-        except BaseException:
+        except Exception:  # who only leaves has ended its own request, and no more
             self._retire(found)
             raise
         finally:
@@ -82,3 +91,11 @@ class Connections:
         one.retired = True
         if one in self._shared:
             self._shared.remove(one)
+
+    async def retire(self) -> None:
+        """Close each as soon as nobody uses it."""
+        while self._shared:
+            one = self._shared.pop()
+            one.retired = True
+            if not one.used:
+                await one.client.aclose()

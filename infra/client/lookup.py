@@ -1,0 +1,113 @@
+"""What a client asks the network before it asks for an answer: which edges, how far, from where."""
+
+import asyncio
+import secrets
+import socket
+import ssl
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from firstlight.infra.client.client import open_client
+from firstlight.infra.client.directory import (
+    BODY_BYTES_MAX,
+    PATH,
+    SIGNATURE_HEADER,
+    Directory,
+    DirectoryKeys,
+    path_for,
+    read_directory,
+)
+from firstlight.shared.clock import monotonic_s
+from firstlight.shared.errors import PeerError
+
+LIST_TIMEOUT_S = 3.0
+PROBES, PROBE_TIMEOUT_S = 3, 2.0
+
+
+class DistrustedError(PeerError):
+    """Somebody sent a list of edges that must not be believed."""
+
+
+async def list_of_edges(
+    urls: Iterable[str], tls: ssl.SSLContext, keys: DirectoryKeys, rtts_s: Mapping[str, float]
+) -> Directory | None:
+    """The first good list that one of these servers gives; None if none of them has one.
+
+    `rtts_s` by node is what was measured here. Raises `DistrustedError` if what came was refused.
+    """
+    asking = [asyncio.create_task(_list_at(url, tls, keys, rtts_s)) for url in urls]
+    distrusted: DistrustedError | None = None
+    try:
+        for answer in asyncio.as_completed(asking, timeout=LIST_TIMEOUT_S):
+            try:
+                return await answer
+            except DistrustedError as error:
+                distrusted = error
+            except (PeerError, TimeoutError):
+                continue  # it is no server of lists, or not there
+    finally:
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+    if distrusted is not None:
+        raise distrusted
+    return None
+
+
+async def _list_at(
+    url: str, tls: ssl.SSLContext, keys: DirectoryKeys, rtts_s: Mapping[str, float]
+) -> Directory:
+    nonce = secrets.token_hex(16)
+    async with (
+        open_client(url, "1", connect_timeout_s=LIST_TIMEOUT_S, tls=tls) as client,
+        client.stream("GET", path_for(nonce, rtts_s)) as response,
+    ):
+        if response.status != 200:
+            raise PeerError(f"{url}{PATH}: HTTP {response.status}")
+        body = b""
+        async for chunk in response.chunks():
+            body += chunk
+            if len(body) > BODY_BYTES_MAX:
+                raise DistrustedError(f"{url}{PATH}: a list of more than {BODY_BYTES_MAX} bytes")
+    try:
+        signature = response.headers.get(SIGNATURE_HEADER)
+        return read_directory(body, signature, keys=keys, nonce=nonce)
+    except PeerError as error:
+        raise DistrustedError(f"{url}{PATH}: {error.message}") from error
+
+
+async def round_trips_s(urls: Sequence[str]) -> dict[str, float]:
+    """The shortest of a few TCP handshakes with each server; one that none reached is not in it."""
+    times = await asyncio.gather(*map(_round_trip_s, urls))
+    return {url: rtt_s for url, rtt_s in zip(urls, times, strict=True) if rtt_s is not None}
+
+
+async def _round_trip_s(url: str) -> float | None:
+    parts = urlsplit(url)
+    best: float | None = None
+    for _ in range(PROBES):
+        begun = monotonic_s()
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                _, writer = await asyncio.open_connection(parts.hostname, parts.port or 443)
+        except (OSError, TimeoutError):
+            return best
+        took_s = monotonic_s() - begun
+        best = took_s if best is None else min(best, took_s)
+        writer.close()
+    return best
+
+
+def address_towards(address: tuple[str, int] | None) -> str | None:
+    """The address from which this host would send to that one; None if it has no way there.
+
+    Asks the routing table: nothing is sent.
+    """
+    if address is None:
+        return None
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as sock:
+        sock.connect(address)
+        return str(sock.getsockname()[0])
+    return None
