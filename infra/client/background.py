@@ -39,6 +39,7 @@ class BackgroundLoop:
             self._thread.join()
 
     def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
             for task in (tasks := asyncio.all_tasks(self.loop)):

@@ -108,7 +108,7 @@ class TcpClient:
                     response.status_code,
                     {name.lower(): value for name, value in response.headers.items()},
                     marks,
-                    response.aiter_raw(),
+                    self._chunks(response),
                     "2" if self._http2 else "1",
                 )
             finally:
@@ -117,8 +117,7 @@ class TcpClient:
                 if unread and self._http2 and self._open == 1:
                     await self._drop_connections()
         except httpx.HTTPError as error:
-            reason = str(error) or f"the connection broke ({type(error).__name__})"
-            raise PeerError(f"{self._base_url}: {reason}") from error
+            raise self._broken(error) from error
         finally:
             self._open -= 1
 
@@ -139,6 +138,17 @@ class TcpClient:
     async def __aexit__(self, *exc: object) -> None:
         """Close in good order."""
         await self.aclose()
+
+    async def _chunks(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in response.aiter_raw():
+                yield chunk
+        except httpx.HTTPError as error:
+            raise self._broken(error) from error
+
+    def _broken(self, error: httpx.HTTPError) -> PeerError:
+        reason = str(error) or f"the connection broke ({type(error).__name__})"
+        return PeerError(f"{self._base_url}: {reason}")
 
     async def _drop_connections(self) -> None:
         for sock in self._sockets:

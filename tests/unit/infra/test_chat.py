@@ -218,13 +218,13 @@ BEGUN = [
     chunk("", cap="seal", seed=7, **{"class": "c0"}, edge="edge-eu"),
     chunk("Blue", offset=1, ids=[11, 12]),
 ]
-REST = [chunk("", edge="edge-us"), chunk(" light", offset=3, ids=[12, 13]), *STREAM[4:]]
+REST = [chunk("", cap="seal", edge="edge-us"), chunk(" light", offset=3, ids=[12, 13]), *STREAM[4:]]
 QUESTION = Question("Why?")
 
 
 async def test_the_rest_of_a_broken_stream_is_asked_for_elsewhere(serve: Serve) -> None:
     asked = await ask(serve(BEGUN), QUESTION, others=[serve(REST)], http="1")
-    resume = {"cap": "seal", "seed": 7, "class": "c0", "ids": [11]}
+    resume = {"cap": "seal", "seed": 7, "class": "c0", "ids": [[11]]}
     assert SEEN["body"]["firstlight"]["resume"] == resume
     assert (asked.reply.text, asked.reply.token_ids) == ("Blue light", [11, 12, 13])
     assert (asked.resumed, asked.reply.finish_reason) == (1, "stop")
