@@ -22,6 +22,7 @@ from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import PeerError
 
 LIST_TIMEOUT_S = 3.0
+HEAR_OUT_S = 0.5
 PROBES, PROBE_TIMEOUT_S = 3, 2.0
 
 
@@ -29,52 +30,75 @@ class DistrustedError(PeerError):
     """Somebody sent a list of edges that must not be believed."""
 
 
-async def list_of_edges(
-    urls: Iterable[str], tls: ssl.SSLContext, keys: DirectoryKeys, rtts_s: Mapping[str, float]
-) -> Directory | None:
-    """The first good list that one of these servers gives; None if none of them has one.
+class EdgeLists:
+    """Asks servers for their lists of edges. `aclose` it.
 
-    `rtts_s` by node is what was measured here. Raises `DistrustedError` if what came was refused.
+    Whoever is still asked when somebody else has answered is heard out in the background, since to
+    break off a TCP connection while it is made leaves a socket behind.
     """
-    asking = [asyncio.create_task(_list_at(url, tls, keys, rtts_s)) for url in urls]
-    distrusted: DistrustedError | None = None
-    try:
-        for answer in asyncio.as_completed(asking, timeout=LIST_TIMEOUT_S):
-            try:
-                return await answer
-            except DistrustedError as error:
-                distrusted = error
-            except (PeerError, TimeoutError):
-                continue  # it is no server of lists, or not there
-    finally:
-        for task in asking:
+
+    def __init__(self, tls: ssl.SSLContext, keys: DirectoryKeys) -> None:
+        self._tls, self._keys = tls, keys
+        self._asking: set[asyncio.Task[Directory]] = set()
+
+    async def first(self, urls: Iterable[str], rtts_s: Mapping[str, float]) -> Directory | None:
+        """The first good list that one of these servers gives; None if none of them has one.
+
+        `rtts_s` by node is what was measured here. Raises `DistrustedError` if what came was
+        refused.
+        """
+        asking = {asyncio.create_task(self._at(url, rtts_s)) for url in urls}
+        self._asking |= asking
+        distrusted: DistrustedError | None = None
+        while asking:
+            done, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+            self._asking -= done
+            for error in [task.exception() for task in done]:
+                if isinstance(error, DistrustedError):
+                    distrusted = error
+                elif error is not None and not isinstance(error, PeerError | TimeoutError):
+                    raise error
+            for task in done:
+                if task.exception() is None:
+                    for late in asking:
+                        late.add_done_callback(self._heard_out)
+                    return task.result()
+        if distrusted is not None:
+            raise distrusted
+        return None
+
+    async def aclose(self) -> None:
+        """Nobody wants to know any more."""
+        if self._asking:
+            await asyncio.wait(self._asking, timeout=HEAR_OUT_S)
+        for task in tuple(self._asking):
             task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
-    if distrusted is not None:
-        raise distrusted
-    return None
+        await asyncio.gather(*self._asking, return_exceptions=True)
 
+    def _heard_out(self, task: "asyncio.Task[Directory]") -> None:
+        self._asking.discard(task)
+        if not task.cancelled():
+            task.exception()
 
-async def _list_at(
-    url: str, tls: ssl.SSLContext, keys: DirectoryKeys, rtts_s: Mapping[str, float]
-) -> Directory:
-    nonce = secrets.token_hex(16)
-    async with (
-        open_client(url, "1", connect_timeout_s=LIST_TIMEOUT_S, tls=tls) as client,
-        client.stream("GET", path_for(nonce, rtts_s)) as response,
-    ):
-        if response.status != 200:
-            raise PeerError(f"{url}{PATH}: HTTP {response.status}")
-        body = b""
-        async for chunk in response.chunks():
-            body += chunk
-            if len(body) > BODY_BYTES_MAX:
-                raise DistrustedError(f"{url}{PATH}: a list of more than {BODY_BYTES_MAX} bytes")
-    try:
-        signature = response.headers.get(SIGNATURE_HEADER)
-        return read_directory(body, signature, keys=keys, nonce=nonce)
-    except PeerError as error:
-        raise DistrustedError(f"{url}{PATH}: {error.message}") from error
+    async def _at(self, url: str, rtts_s: Mapping[str, float]) -> Directory:
+        nonce = secrets.token_hex(16)
+        async with (
+            asyncio.timeout(LIST_TIMEOUT_S),
+            open_client(url, "1", connect_timeout_s=LIST_TIMEOUT_S, tls=self._tls) as client,
+            client.stream("GET", path_for(nonce, rtts_s)) as response,
+        ):
+            if response.status != 200:
+                raise PeerError(f"{url}{PATH}: HTTP {response.status}")
+            body = b""
+            async for chunk in response.chunks():
+                body += chunk
+                if len(body) > BODY_BYTES_MAX:
+                    raise DistrustedError(f"{url}{PATH}: more than {BODY_BYTES_MAX} bytes")
+        try:
+            signature = response.headers.get(SIGNATURE_HEADER)
+            return read_directory(body, signature, keys=self._keys, nonce=nonce)
+        except PeerError as error:
+            raise DistrustedError(f"{url}{PATH}: {error.message}") from error
 
 
 async def round_trips_s(urls: Sequence[str]) -> dict[str, float]:

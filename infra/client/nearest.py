@@ -20,7 +20,7 @@ from firstlight.infra.client.client import open_client
 from firstlight.infra.client.connections import Connections
 from firstlight.infra.client.directory import DirectoryKeys, is_server_url
 from firstlight.infra.client.edges import Edge, EdgeBook, Ranked
-from firstlight.infra.client.lookup import address_towards, list_of_edges, round_trips_s
+from firstlight.infra.client.lookup import EdgeLists, address_towards, round_trips_s
 from firstlight.infra.client.race import Lane, Spoken, lanes_of
 from firstlight.infra.client.racing import Won, run_race
 from firstlight.infra.client.response import Client
@@ -77,7 +77,7 @@ class NearestEdges:
         self.seeds = tuple(seed.rstrip("/") for seed in seeds)
         _check_seeds(self.seeds)
         self._ca_file, self._tls = ca_file, tls_context(ca_file)
-        self._keys = DirectoryKeys(directory_keys)
+        self._lists = EdgeLists(self._tls, DirectoryKeys(directory_keys))
         self._connect_timeout_s, self._keep_warm_s = connect_timeout_s, keep_warm_s
         self._only: Spoken | None = only
         self._book = EdgeBook(Random())
@@ -141,6 +141,7 @@ class NearestEdges:
         if self._freshening is not None:
             self._freshening.cancel()
             await asyncio.gather(self._freshening, return_exceptions=True)
+        await self._lists.aclose()
         home, self._home = self._home, None
         if home is not None:
             await home.connections.aclose()
@@ -287,7 +288,7 @@ class NearestEdges:
         self._fresh_until_s = monotonic_s() + LIST_RETRY_S
         known = [one.edge.url for one in self._book.ranking(monotonic_s())[:2]]
         asked = list(dict.fromkeys([*known, *self.seeds]))
-        found = await list_of_edges(asked, self._tls, self._keys, self._book.rtts_s())
+        found = await self._lists.first(asked, self._book.rtts_s())
         if found is not None and found.edges:
             self._book.learn(found.edges)
             self._listed = True

@@ -44,6 +44,8 @@ class TcpClient:
         self._server_name = server_name
         self._http2 = http2
         self._sockets: set[socket.socket] = set()
+        self._streams: list[Any] = []
+        """The streams of httpcore below TLS, which a handshake that is broken off leaves open."""
         self._connected_s: float | None = None
         self._connecting_s: float | None = None
         self._rtt_s: float | None = None
@@ -155,7 +157,11 @@ class TcpClient:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
         self._sockets.clear()
+        self._streams, streams = [], self._streams
         self._connected_s = None
+        for stream in streams:
+            with suppress(OSError):
+                await stream.aclose()
         await asyncio.sleep(0)
 
     def _note_connected(self, marks: Marks) -> None:
@@ -170,6 +176,7 @@ class TcpClient:
                 self._connecting_s = monotonic_s()
             elif event == "connection.connect_tcp.complete":
                 self._sockets.add(info["return_value"].get_extra_info("socket"))
+                self._streams.append(info["return_value"])
                 self._note_connected(marks)
             elif event == "connection.start_tls.complete":
                 marks.connected_s = self._connected_s = monotonic_s()

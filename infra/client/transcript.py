@@ -4,8 +4,8 @@ Sans-IO. Bytes come in, and those go out that end with a whole event: when a con
 nobody holds half a line. What the events said is looked at only when somebody must know, which is
 after a loss, or when much has piled up: the first token costs one search for a blank line.
 
-What comes from the next edge is made to follow: a role is not told twice, nor an ending, nor
-logprobs that were told before their text was.
+What comes from the next edge is made to follow: a role is not told twice, nor an ending. (Logprobs
+cannot be: an edge tells those of ids whose text it tells.)
 """
 
 import json
@@ -28,8 +28,6 @@ _DONE = b"data: [DONE]"
 @dataclass(slots=True)
 class _Choice:
     told: IdsTold = field(default_factory=IdsTold)
-    logprobs: int = 0
-    """Tokens whose logprobs were told."""
     finished: bool = False
 
 
@@ -44,8 +42,8 @@ class Transcript:
         self._choices: dict[int, _Choice] = _had(body)
         self._seal: dict[str, Any] = {}
         self._looked = self._ended = self._failed = self._usage = False
-        self._skip: dict[int, int] | None = None
-        """While the rest is told: of each choice, the logprobs that come a second time."""
+        self._following = False
+        """What comes is the rest, from another edge than what was told before."""
 
     @property
     def begun(self) -> bool:
@@ -62,8 +60,8 @@ class Transcript:
             return b""
         events = bytes(self._rest[:size])
         del self._rest[:size]
-        if self._skip is not None:
-            return self._following(events)
+        if self._following:
+            return self._lacked(events)
         self._unread += events
         if len(self._unread) > UNREAD_BYTES_MAX:
             self._look()
@@ -99,10 +97,7 @@ class Transcript:
             raise PeerError("the stream said nothing that it could be gone on with by")
         request = json.loads(self._body)
         known = [self._choices.get(index, _Choice()) for index in range(_count(request))]
-        self._skip = {
-            index: max(0, choice.logprobs - choice.told.offset)
-            for index, choice in self._choices.items()
-        }
+        self._following = True
         for choice in self._choices.values():
             choice.told.rewind()
         extra = request.get("firstlight")
@@ -120,7 +115,7 @@ class Transcript:
             for choice in _choices(chunk):
                 self._take(chunk, choice)
 
-    def _following(self, events: bytes) -> bytes:
+    def _lacked(self, events: bytes) -> bytes:
         """What of these events the client lacks."""
         told = []
         for payload in _payloads(events):
@@ -128,12 +123,12 @@ class Transcript:
                 break
             chunk = self._chunk(payload)
             if chunk and not self._failed:
-                payload = self._lacking(chunk)
+                payload = self._without_known(chunk)
             if payload:
                 told.append(f"data: {payload}\n\n")
         return "".join(told).encode()
 
-    def _lacking(self, chunk: dict[str, Any]) -> str:
+    def _without_known(self, chunk: dict[str, Any]) -> str:
         """A chunk without what its client has; empty if nothing is left of it."""
         lacking = []
         for choice in _choices(chunk):
@@ -143,8 +138,6 @@ class Transcript:
                 continue
             if known is not None and isinstance(choice.get("delta"), dict):
                 choice["delta"].pop("role", None)
-            assert self._skip is not None
-            self._skip[index] = _without_logprobs(choice, self._skip.get(index, 0))
             self._take(chunk, choice)
             lacking.append(choice)
         if chunk.get("choices"):
@@ -167,7 +160,6 @@ class Transcript:
             known.told.feed(extra)
             if "cap" in extra:
                 self._seal = {name: extra.get(name) for name in ("cap", "seed", "class")}
-        known.logprobs += max((len(one) for one in _logprobs(choice)), default=0)
         known.finished = known.finished or choice.get("finish_reason") is not None
 
     def _chunk(self, payload: str) -> dict[str, Any]:
@@ -211,23 +203,6 @@ def _index(choice: dict[str, Any]) -> int:
     if type(index) is not int or index < 0:
         raise PeerError(f"the index of a choice should be a number, got {index!r:.80}")
     return index
-
-
-def _logprobs(choice: dict[str, Any]) -> list[list[Any]]:
-    """The lists with an entry a token in a choice: one for chat, several for completions."""
-    logprobs = choice.get("logprobs")
-    if not isinstance(logprobs, dict):
-        return []
-    return [entries for entries in logprobs.values() if isinstance(entries, list)]
-
-
-def _without_logprobs(choice: dict[str, Any], skip: int) -> int:
-    """Take away up to so many tokens' logprobs; returns how many are still to be skipped."""
-    lists = _logprobs(choice)
-    taken = min(skip, max(map(len, lists), default=0))
-    for entries in lists:
-        del entries[:taken]
-    return skip - taken
 
 
 def _count(request: dict[str, Any]) -> int:
