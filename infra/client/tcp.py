@@ -126,6 +126,7 @@ class TcpClient:
     async def aclose(self) -> None:
         """Close in good order."""
         await self._client.aclose()
+        await self._close_streams()
 
     async def abort(self) -> None:
         """Close at once, in the middle of whatever is going on."""
@@ -157,12 +158,15 @@ class TcpClient:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
         self._sockets.clear()
-        self._streams, streams = [], self._streams
         self._connected_s = None
+        await self._close_streams()
+        await asyncio.sleep(0)
+
+    async def _close_streams(self) -> None:
+        streams, self._streams = self._streams, []
         for stream in streams:
             with suppress(OSError):
                 await stream.aclose()
-        await asyncio.sleep(0)
 
     def _note_connected(self, marks: Marks) -> None:
         now = marks.connected_s = self._connected_s = monotonic_s()
