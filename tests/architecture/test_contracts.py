@@ -1,6 +1,9 @@
 """The contracts in pyproject.toml say what the folders say."""
 
 import ast
+import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -72,7 +75,22 @@ def test_the_wire_contract_names_modules_that_exist() -> None:
     assert listed <= known
 
 
-@pytest.mark.parametrize("name", ["edge", "core", "lb", "engine", "demo"])
+@pytest.mark.parametrize("name", ["edge", "core", "lb", "engine", "demo", "node", "client"])
 def test_every_role_has_an_extra(name: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["optional-dependencies"][name]
+
+
+def test_the_client_loads_nothing_that_its_extra_does_not_bring() -> None:
+    heavy = "torch triton grpc google.protobuf numpy pydantic typer rich fastapi starlette redis"
+    script = (
+        f"import sys, firstlight.client; print([m for m in {heavy.split()} if m in sys.modules])"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+    assert loaded.stdout.strip() == "[]"

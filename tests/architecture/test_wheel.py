@@ -16,7 +16,7 @@ def test_a_wheel_built_from_the_sdist_holds_every_module(tmp_path: Path) -> None
         for top in TOP
         for path in (ROOT / top).rglob("*.py")
         if "__pycache__" not in path.parts
-    }
+    } | {f"firstlight/{path.name}" for path in (ROOT / "src" / "firstlight").glob("*.py")}
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path)]
     subprocess.run([*build, "--sdist", str(ROOT)], check=True, capture_output=True)
     (archive,) = tmp_path.glob("*.tar.gz")
