@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
+import httpcore  # noqa: F401  httpx loads it with the first client: not in the middle of a request
 import httpx
 
 from firstlight.infra.client.response import HeaderMap, Marks, Response, StreamResponse, read_whole

@@ -82,7 +82,7 @@ def test_every_role_has_an_extra(name: str) -> None:
 
 
 def test_the_client_loads_nothing_that_its_extra_does_not_bring() -> None:
-    heavy = "torch triton grpc google.protobuf numpy pydantic typer rich fastapi starlette redis"
+    heavy = "torch triton grpc google.protobuf numpy pydantic typer fastapi starlette redis"
     script = (
         f"import sys, firstlight.client; print([m for m in {heavy.split()} if m in sys.modules])"
     )
