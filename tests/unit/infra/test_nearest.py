@@ -1,4 +1,4 @@
-"""Which edge is nearest, over real sockets on loopback."""
+"""The edges of the mesh that runs here, nearest first, over real sockets on loopback."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from firstlight.infra.nearest import edges_by_distance, nearest_edges
+from firstlight.infra.nearest import DIRECTORY_KEYS, edges_of
 from firstlight.infra.running import EdgeAddress, RunningMesh
-from firstlight.shared.errors import PeerError
+from firstlight.shared.errors import ConfigError, PeerError
 from firstlight.shared.tls import ensure_ca
 
 GONE = EdgeAddress("gone", "us", "https://127.0.0.1:9")
@@ -17,7 +17,6 @@ GONE = EdgeAddress("gone", "us", "https://127.0.0.1:9")
 @pytest.fixture
 async def here() -> AsyncIterator[EdgeAddress]:
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
         writer.close()
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
@@ -27,19 +26,30 @@ async def here() -> AsyncIterator[EdgeAddress]:
     await server.wait_closed()
 
 
-async def test_an_edge_that_cannot_be_reached_is_left_out(here: EdgeAddress) -> None:
-    (measured,) = await edges_by_distance([GONE, here])
-    assert measured.edge == here
-    assert 0 < measured.connect_ms < 2000
-
-
-async def test_no_reachable_edge_is_an_error_that_names_them() -> None:
-    with pytest.raises(PeerError, match=r"no edge can be reached: https://127\.0\.0\.1:9"):
-        await edges_by_distance([GONE])
+def mesh(state: Path, *edges: EdgeAddress) -> RunningMesh:
+    return RunningMesh(1, "https://127.0.0.1:9", edges, str(ensure_ca(state).cert), "m")
 
 
 async def test_without_a_load_balancer_the_edges_of_the_file_are_measured(
     here: EdgeAddress, tmp_path: Path
 ) -> None:
-    mesh = RunningMesh(1, "https://127.0.0.1:9", (GONE, here), str(ensure_ca(tmp_path).cert), "m")
-    assert (await nearest_edges(mesh))[0].edge == here
+    async with edges_of(mesh(tmp_path, GONE, here)) as edges:
+        (ranked,) = await edges.nearest()
+    assert ranked.edge.url == here.url
+    assert ranked.why.startswith("measured ")
+
+
+async def test_no_reachable_edge_is_an_error_that_names_them(tmp_path: Path) -> None:
+    async with edges_of(mesh(tmp_path, GONE)) as edges:
+        with pytest.raises(PeerError, match=r"no edge can be reached: https://127\.0\.0\.1:9"):
+            await edges.nearest()
+
+
+@pytest.mark.parametrize("content", [b"not hex", b"\xff"])
+async def test_keys_of_the_directory_that_cannot_be_read_are_an_error(
+    tmp_path: Path, content: bytes
+) -> None:
+    running = mesh(tmp_path, GONE)
+    Path(running.ca_file).with_name(DIRECTORY_KEYS).write_bytes(content)
+    with pytest.raises(ConfigError, match="public key"):
+        edges_of(running)
