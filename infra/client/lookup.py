@@ -49,10 +49,11 @@ class EdgeLists:
         """
         asking = {asyncio.create_task(self._at(url, rtts_s)) for url in urls}
         self._asking |= asking
+        for task in asking:
+            task.add_done_callback(self._heard_out)
         distrusted: DistrustedError | None = None
         while asking:
             done, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
-            self._asking -= done
             for error in [task.exception() for task in done]:
                 if isinstance(error, DistrustedError):
                     distrusted = error
@@ -60,8 +61,6 @@ class EdgeLists:
                     raise error
             for task in done:
                 if task.exception() is None:
-                    for late in asking:
-                        late.add_done_callback(self._heard_out)
                     return task.result()
         if distrusted is not None:
             raise distrusted
