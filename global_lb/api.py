@@ -10,10 +10,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
+from firstlight.global_lb.directory import directory_routes
 from firstlight.global_lb.membership import LEASE_S, Lease, Membership
-from firstlight.global_lb.state import edge_directory, route_of
+from firstlight.global_lb.state import route_of
 from firstlight.shared import telemetry
 from firstlight.shared.errors import FirstlightError, NotFoundError
+from firstlight.shared.geography.desk import Desk
 from firstlight.shared.types import Role
 
 NAME_CHARS_MAX = 200
@@ -26,6 +28,7 @@ Name = Annotated[str, Query(max_length=NAME_CHARS_MAX)]
 def create_app(
     node: str,
     membership: Membership,
+    desk: Desk,
     *,
     ready: Callable[[], bool],
     now: Callable[[], float],
@@ -35,15 +38,7 @@ def create_app(
     app = FastAPI(title="Firstlight load balancer", docs_url=None, redoc_url=None, openapi_url=None)
     _add_errors(app)
 
-    @app.get("/v1/edges")
-    async def edges(region: Annotated[str | None, Query(max_length=NAME_CHARS_MAX)] = None) -> Any:
-        entries = edge_directory(membership, region=region, now=now())
-        data = [
-            {**asdict(entry), "url": f"https://{entry.address}", "alpn": ["h3", "h2", "http/1.1"]}
-            for entry in entries
-        ]
-        body = {"object": "list", "lb": node, "lease_s": LEASE_S, "data": data}
-        return JSONResponse(body, headers=NO_STORE)
+    app.include_router(directory_routes(desk))
 
     @app.get("/v1/mesh")
     async def mesh() -> Any:
@@ -72,7 +67,8 @@ def create_app(
     @app.get("/readyz")
     async def readyz() -> Any:
         well = ready()
-        return JSONResponse({"status": "ok" if well else "not ready"}, 200 if well else 503)
+        status = {"status": "ok" if well else "not ready", "geography": desk.geoip.detail()}
+        return JSONResponse(status, 200 if well else 503)
 
     @app.get("/metrics")
     async def metrics() -> Any:

@@ -18,6 +18,9 @@ from firstlight.shared.clock import monotonic_s
 from firstlight.shared.config import state_dir
 from firstlight.shared.door import failing
 from firstlight.shared.errors import ConfigError
+from firstlight.shared.geography.desk import Desk
+from firstlight.shared.geography.geoip import Geoip
+from firstlight.shared.geography.signing import load_signer
 from firstlight.shared.history_file import History, history_of, sampling
 from firstlight.shared.lifecycle import ready
 from firstlight.shared.rpc import split_address
@@ -59,9 +62,20 @@ async def _serve(
     membership = Membership()
     plane = ControlPlane(settings.node, membership, history)
     listening = await plane.start(settings.control.listen, files)
+    geoip = Geoip(settings.geoip.directory or state_dir() / "geoip")
+    signer = load_signer(
+        settings.keys.directory_file, settings.tls.directory or state_dir() / "tls"
+    )
+    desk = Desk(
+        settings.node,
+        lambda: (lease.report for lease in membership.live(monotonic_s())),
+        geoip,
+        signer,
+    )
     app = create_app(
         settings.node,
         membership,
+        desk,
         ready=lambda: not stop.is_set(),
         now=monotonic_s,
         rng=Random(settings.node),
@@ -70,6 +84,7 @@ async def _serve(
     tasks: list[asyncio.Task[Any]] = [
         asyncio.create_task(http.serve(listener)),
         asyncio.create_task(plane.keep(stop)),
+        asyncio.create_task(desk.keep(stop)),
         asyncio.create_task(stop.wait()),
     ]
     try:

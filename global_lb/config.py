@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firstlight.shared.config import Region, Settings
+from firstlight.shared.geography.geoip import GeoipConfig
 from firstlight.shared.tls import FrontConfig, TlsConfig
 
 
@@ -25,6 +26,14 @@ class LbControl:
     """host:port; port 0 picks a free one."""
 
 
+@dataclass(frozen=True, slots=True)
+class LbKeys:
+    """Files with keys; what is null is made beside the certificates."""
+
+    directory_file: Path | None = None
+    """The private key that signs lists of edges; the same for all edges and load balancers."""
+
+
 class LbSettings(Settings):
     """One load balancer process."""
 
@@ -34,6 +43,8 @@ class LbSettings(Settings):
     control: LbControl = LbControl()
     tls: TlsConfig = TlsConfig()
     front: FrontConfig = FrontConfig()
+    keys: LbKeys = LbKeys()
+    geoip: GeoipConfig = GeoipConfig()
     history: Path | None = None
     """Where a judge shall find what happened: a directory, or a .jsonl file for this node alone."""
     faults: Path | None = None

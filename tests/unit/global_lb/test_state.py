@@ -1,9 +1,9 @@
-"""What a load balancer tells of its members: the view, edges by nearness, and a route."""
+"""What a load balancer tells of its members: the view, and a route."""
 
 from random import Random
 
 from firstlight.global_lb.membership import Membership
-from firstlight.global_lb.state import edge_directory, mesh_view, route_of
+from firstlight.global_lb.state import mesh_view, route_of
 from firstlight.shared.types import Load, NodeInfo, Report, Role
 
 CORES = [
@@ -33,35 +33,6 @@ def test_the_view_tells_ages_and_who_leaves() -> None:
         ("c-lon", True, 2),
         ("c-par", False, 3),
     ]
-
-
-def test_edges_are_listed_nearest_first() -> None:
-    members = mesh(
-        *CORES,
-        edge("e-syd", "syd", lon=250.0, par=260.0),
-        edge("e-par", "par", lon=9.0, par=1.0),
-        edge("e-new", "tok"),
-        edge("e-lon", "lon", lon=1.5),
-    )
-    entries = edge_directory(members, region="lon", now=1)
-    assert [(entry.node, entry.expected_rtt_ms) for entry in entries] == [
-        ("e-lon", 1.5),
-        ("e-par", 9.0),
-        ("e-syd", 250.0),
-        ("e-new", None),
-    ]
-    assert {entry.expires_in_s for entry in entries} == {4.0}
-
-
-def test_without_a_region_edges_are_listed_by_name_and_no_round_trip_is_claimed() -> None:
-    entries = edge_directory(mesh(*CORES, edge("b", "par"), edge("a", "lon")), region=None, now=0)
-    assert [(entry.node, entry.expected_rtt_ms) for entry in entries] == [("a", None), ("b", None)]
-
-
-def test_an_edge_that_drains_is_not_listed() -> None:
-    info = NodeInfo("e", Role.EDGE, 1, "lon", "e:1")
-    members = mesh(Report(info, 1, Load(draining=True)))
-    assert edge_directory(members, region="lon", now=0) == ()
 
 
 def test_a_route_is_told_as_the_edge_would_choose_it() -> None:
