@@ -36,7 +36,7 @@ from firstlight.shared.geography.subnets import (
     subnet_of,
 )
 from firstlight.shared.routing.geo import Place
-from firstlight.shared.types import NodeInfo, Report
+from firstlight.shared.types import NodeInfo, Report, Role
 
 ALPN = ["h3", "h2", "http/1.1"]
 LIST_SERVES_S = 60.0
@@ -83,6 +83,7 @@ class Desk:
         self.own: Callable[[], Report | None] = lambda: None
         """An edge's word on itself, which it needs nobody to pass on."""
         self._edges: tuple[Edge, ...] = ()
+        self._draining: tuple[str, ...] = ()
         self._edges_at = float("-inf")
         self._table = Said(b"", {})
         self._table_at = float("-inf")
@@ -178,6 +179,7 @@ class Desk:
                     "object": "steering",
                     "node": self._node,
                     "edges": [_steered(edge) for edge in self._live()],
+                    "draining": list(self._draining),
                     "agreed": agreed,
                 },
             )
@@ -199,6 +201,11 @@ class Desk:
             if own is not None:
                 told[own.info.node] = own
             self._edges = edges_from(told.values(), self._node_place)
+            self._draining = tuple(
+                name
+                for name, report in told.items()
+                if report.info.role is Role.EDGE and report.load.draining
+            )
             self._edges_at = now
         return self._edges
 

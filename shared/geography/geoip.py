@@ -81,12 +81,13 @@ class DatabaseState:
 class Database:
     """One database in private memory. Raises `ConfigError` for one that cannot be used."""
 
-    def __init__(self, path: Path) -> None:
-        self.name = path.name
-        self._reader = _opened(path)
+    def __init__(self, path: Path, *, called: Path | None = None) -> None:
+        """`called` is what errors call it; else `path`."""
+        self.name, said = path.name, called or path
+        self._reader = _opened(path, said)
         try:
-            self.kind, self.built_unix_s, self.ip_version = _metadata(self._reader, path)
-            self._check(path)
+            self.kind, self.built_unix_s, self.ip_version = _metadata(self._reader, said)
+            self._check(said)
         except BaseException:
             self._reader.close()
             raise
@@ -240,10 +241,10 @@ def _fate(found: Found | None) -> str:
     return "city" if found.place.exact else "country"
 
 
-def _opened(path: Path) -> maxminddb.Reader:
+def _opened(path: Path, said: Path) -> maxminddb.Reader:
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
-            raise ConfigError(f"{path}: larger than {FILE_BYTES_MAX} bytes")
+            raise ConfigError(f"{said}: larger than {FILE_BYTES_MAX} bytes")
         with path.open("rb") as source, tempfile.TemporaryFile() as private:
             shutil.copyfileobj(source, private, 1 << 20)
             private.flush()
@@ -252,11 +253,11 @@ def _opened(path: Path) -> maxminddb.Reader:
                 return maxminddb.open_database(where, MODE_AUTO)
             return maxminddb.open_database(path, MODE_MEMORY)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
+        raise ConfigError(f"{said}: {error.strerror or error}") from None
     except ConfigError:
         raise
     except Exception:  # the file is hostile: anything may come, in many classes
-        raise ConfigError(f"{path}: corrupt, or no MaxMind DB file") from None
+        raise ConfigError(f"{said}: corrupt, or no MaxMind DB file") from None
 
 
 def _metadata(reader: maxminddb.Reader, path: Path) -> tuple[str, int, int]:
