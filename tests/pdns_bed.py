@@ -3,26 +3,22 @@
 import contextlib
 import json
 import os
-import shutil
-import socket
+import random
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import dns.edns
-import dns.flags
 import dns.message
 import dns.query
-import dns.rcode
 import pytest
 
 from firstlight.global_lb.dns import Zone
 from firstlight.global_lb.dns_table import TableKeeper
+from firstlight.infra.name_server import name_server, server_path
+from firstlight.infra.ports import free_ports
 
-SAMPLE = Path(__file__).parents[1] / "infra" / "pdns" / "pdns.conf"
-START_S = 10.0
 ZONE = Zone(
     name="edge.test",
     steered=frozenset({"edge.test", "api.edge.test"}),
@@ -32,12 +28,10 @@ ZONE = Zone(
 )
 
 
-def need_pdns() -> str:
-    """The server's path; the test is skipped if it is not installed."""
-    server = shutil.which("pdns_server") or shutil.which("pdns_server", path="/usr/sbin")
-    if server is None or not list(Path("/usr/lib").glob("*/pdns/libremotebackend.so")):
+def need_pdns() -> None:
+    """The test is skipped if the server is not installed."""
+    if server_path() is None:
         pytest.skip("needs the Debian packages pdns-server and pdns-backend-remote")
-    return server
 
 
 def steering(*edges: Mapping[str, object], **more: object) -> dict[str, object]:
@@ -77,66 +71,13 @@ def world() -> TableKeeper:
     return keeper
 
 
-def free_port() -> int:
-    """A UDP and TCP port that is free now."""
-    with socket.socket() as tcp:
-        tcp.bind(("127.0.0.1", 0))
-        return int(tcp.getsockname()[1])
-
-
 @contextlib.contextmanager
-def pdns(backend: Path, folder: Path, *settings: str) -> Iterator[int]:
+def pdns(socket_path: Path, folder: Path) -> Iterator[int]:
     """The server's port, while it runs with `infra/pdns/pdns.conf`."""
-    server, port = need_pdns(), free_port()
-    log = (folder / "pdns.log").open("w")
-    command = [
-        server,
-        f"--config-dir={_config(folder, backend, port, settings)}",
-    ]
-    process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
-    try:
-        _await_start(process, port, folder)
+    need_pdns()
+    (port,) = free_ports(1, random.Random())
+    with name_server(socket_path, folder, port):
         yield port
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        log.close()
-
-
-def _config(folder: Path, backend: Path, port: int, settings: tuple[str, ...]) -> Path:
-    """The sample, with the few lines changed that a test cannot have as they are."""
-    changed = {
-        "remote-connection-string": f"unix:path={backend},timeout=900",
-        "local-address": "127.0.0.1",
-        "local-port": str(port),
-        "setuid": "",
-        "setgid": "",
-        **dict(setting.split("=", 1) for setting in settings),
-    }
-    lines = []
-    for line in SAMPLE.read_text().splitlines():
-        key = line.partition("=")[0]
-        if key not in changed:
-            lines.append(line)
-    lines += [f"{key}={value}" for key, value in changed.items() if value]
-    lines += [f"socket-dir={folder}", "loglevel=4", "log-dns-queries=no"]
-    (folder / "pdns.conf").write_text("\n".join(lines) + "\n")
-    return folder
-
-
-def _await_start(process: "subprocess.Popen[bytes]", port: int, folder: Path) -> None:
-    """Whatever it answers, it serves."""
-    until = time.monotonic() + START_S
-    while time.monotonic() < until:
-        assert process.poll() is None, (folder / "pdns.log").read_text()
-        with contextlib.suppress(OSError, dns.exception.Timeout):
-            dns.query.udp(query("nobody.invalid", "A"), "127.0.0.1", timeout=0.2, port=port)
-            return
-    raise AssertionError((folder / "pdns.log").read_text())
 
 
 def query(name: str, kind: str, subnet: str | None = None) -> dns.message.QueryMessage:
@@ -171,6 +112,8 @@ import asyncio, json, sys
 from pathlib import Path
 from firstlight.global_lb.dns_backend import Answers, serving
 from firstlight.global_lb.dns_table import TableKeeper
+from firstlight.infra.name_server import name_server, server_path
+from firstlight.infra.ports import free_ports
 from firstlight.shared.geography.geoip import Geoip
 from pdns_bed import ZONE
 
