@@ -10,12 +10,12 @@ zero.
 connection, as any answer would become one that the name does not exist.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from firstlight.global_lb.dns_table import Steered, Table
 from firstlight.shared.geography.directory import Client, rank
-from firstlight.shared.geography.subnets import Network, is_ip
+from firstlight.shared.geography.subnets import Network
 from firstlight.shared.routing.geo import Place
 
 TTL_S = 20
@@ -57,17 +57,34 @@ class Record:
     """How much of the client's network it holds for; 0 for everyone."""
 
 
+def choose(
+    zone: Zone, table: Table | None, client: Network, place: Place | None
+) -> tuple[Steered, ...]:
+    """The edges to name to this network, which is at `place`, the nearest first.
+
+    Raises `Trouble` if none is known.
+    """
+    if table is None:
+        raise Trouble("no source has told of any edge yet")
+    fit = {one.edge.info.node: one for one in table.edges if one.port == zone.port and one.ips}
+    if not fit:
+        raise Trouble(f"no edge that is known has an address and listens on port {zone.port}")
+    asking = Client(place=place, reported=table.agreed.get(client, {}))
+    ranked = rank((one.edge for one in fit.values()), asking)
+    return tuple(fit[one.edge.info.node] for one in ranked[:EDGES_PER_ANSWER])
+
+
 def lookup(
-    zone: Zone, table: Table | None, name: str, qtype: str, client: Network, place: Place | None
+    zone: Zone, name: str, qtype: str, client: Network, chosen: Callable[[], Sequence[Steered]]
 ) -> tuple[Record, ...]:
     """Records of a name; `qtype` may be ANY. None at all for a name or type that there is not.
 
-    `place`: of `client`. Raises `Trouble` if the name leads to edges and none is known.
+    `chosen` gives what `choose` does, and is asked only if the name leads to edges.
     """
     name = name.rstrip(".").lower()
     records = [*_static(zone, name)]
     if name in zone.steered and qtype in ("ANY", "A", "AAAA", "HTTPS"):
-        records += _steered(zone, table, name, client, place)
+        records += _steered(zone, name, client, chosen())
     return tuple(record for record in records if qtype in ("ANY", record.qtype))
 
 
@@ -86,17 +103,7 @@ def _static(zone: Zone, name: str) -> Iterable[Record]:
         yield Record(name, _family(address), address, STATIC_TTL_S)
 
 
-def _steered(
-    zone: Zone, table: Table | None, name: str, client: Network, place: Place | None
-) -> Iterable[Record]:
-    if table is None:
-        raise Trouble("no source has told of any edge yet")
-    fit = {one.edge.info.node: one for one in table.edges if one.port == zone.port and one.ips}
-    if not fit:
-        raise Trouble(f"no edge that is known has an address and listens on port {zone.port}")
-    asking = Client(place=place, reported=table.agreed.get(client, {}))
-    ranked = rank((one.edge for one in fit.values()), asking)
-    chosen = [fit[one.edge.info.node] for one in ranked[:EDGES_PER_ANSWER]]
+def _steered(zone: Zone, name: str, client: Network, chosen: Sequence[Steered]) -> Iterable[Record]:
     scope = scope_bits(client)
     for one in chosen:
         for address in one.ips:
@@ -117,5 +124,4 @@ def _https(zone: Zone, priority: int, one: Steered) -> str:
 
 
 def _family(address: str) -> str:
-    assert is_ip(address), address
     return "AAAA" if ":" in address else "A"

@@ -17,15 +17,17 @@ import stat
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from firstlight.global_lb.dns import Record, Trouble, Zone, lookup
-from firstlight.global_lb.dns_table import Table
+from firstlight.global_lb.dns import Record, Trouble, Zone, choose, lookup
+from firstlight.global_lb.dns_table import Steered, Table
 from firstlight.shared import telemetry
 from firstlight.shared.errors import ConfigError
 from firstlight.shared.geography.geoip import Geoip
 from firstlight.shared.geography.subnets import Network, subnet_of
+from firstlight.shared.routing.geo import Place
 
 LINE_BYTES_MAX = 64 << 10
 CONNECTIONS_MAX = 64
@@ -35,6 +37,8 @@ DOMAIN_ID = 1
 logger = logging.getLogger("firstlight.dns")
 
 _Asked = tuple[str, str, Network, int, int]
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 class Answers:
@@ -42,26 +46,27 @@ class Answers:
 
     def __init__(self, zone: Zone, table: Callable[[], Table | None], geoip: Geoip) -> None:
         self._zone, self._table, self._geoip = zone, table, geoip
-        self._kept: OrderedDict[_Asked, list[dict[str, Any]]] = OrderedDict()
+        self._kept: OrderedDict[_Asked, bytes] = OrderedDict()
+        self._chosen: OrderedDict[tuple[int, Place | None], tuple[Steered, ...]] = OrderedDict()
+        """By epoch and place, for networks that agree on nothing of their own."""
 
     def reply(self, line: bytes) -> bytes:
         """The answer to one line."""
         try:
             question = json.loads(line)
             method, parameters = question["method"], question.get("parameters", {})
-            result = self._result(method, parameters)
+            if method == "lookup":
+                return self._lookup(parameters)
+            return _line(self._result(method, parameters))
         except Trouble:
             telemetry.DNS_LOOKUPS.labels(fate="failed").inc()
             raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             telemetry.DNS_LOOKUPS.labels(fate="failed").inc()
             raise Trouble(f"not a question: {type(error).__name__}: {error}") from None
-        return json.dumps({"result": result}, separators=(",", ":")).encode() + b"\n"
 
     def _result(self, method: str, parameters: Mapping[str, Any]) -> object:
         match method:
-            case "lookup":
-                return self._lookup(parameters)
             case "initialize":
                 return True
             case "getAllDomains":
@@ -87,7 +92,7 @@ class Answers:
             "kind": "native",
         }
 
-    def _lookup(self, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _lookup(self, parameters: Mapping[str, Any]) -> bytes:
         name, qtype = parameters["qname"], parameters["qtype"]
         if not isinstance(name, str) or not isinstance(qtype, str):
             raise Trouble("qname or qtype is no text")
@@ -98,20 +103,43 @@ class Answers:
         table = self._table()
         epoch = 0 if table is None else table.epoch
         asked = name.lower(), qtype, client, epoch, self._geoip.generation
-        known = self._kept.get(asked)
-        if known is None:
-            known = self._kept[asked] = self._made(table, name, qtype, client)
-            if len(self._kept) > KEPT_MAX:
-                self._kept.popitem(last=False)
-        telemetry.DNS_LOOKUPS.labels(fate="answered" if known else "empty").inc()
-        return known
+        answer = _remember(self._kept, asked, lambda: self._made(table, name, qtype, client))
+        telemetry.DNS_LOOKUPS.labels(fate="empty" if answer == _NOTHING else "answered").inc()
+        return answer
 
-    def _made(
-        self, table: Table | None, name: str, qtype: str, client: Network
-    ) -> list[dict[str, Any]]:
+    def _made(self, table: Table | None, name: str, qtype: str, client: Network) -> bytes:
+        records = lookup(self._zone, name, qtype, client, lambda: self._choose(table, client))
+        return _line([_record(one) for one in records])
+
+    def _choose(self, table: Table | None, client: Network) -> tuple[Steered, ...]:
         found = self._geoip.find(client.network_address)
-        place = None if found is None else found.place
-        return [_record(one) for one in lookup(self._zone, table, name, qtype, client, place)]
+        place = None if found is None else _coarse(found.place)
+        if table is None or client in table.agreed:
+            return choose(self._zone, table, client, place)
+        where = table.epoch, place
+        return _remember(self._chosen, where, lambda: choose(self._zone, table, client, place))
+
+
+def _remember(kept: "OrderedDict[_Key, _Value]", key: _Key, make: Callable[[], _Value]) -> _Value:
+    """What is kept under `key`, or made now; the first that came goes when there is no room."""
+    value = kept.get(key)
+    if value is None:
+        value = kept[key] = make()
+        if len(kept) > KEPT_MAX:
+            kept.popitem(last=False)
+    return value
+
+
+def _coarse(place: Place) -> Place:
+    """The place to a tenth of a degree: 11 km change no choice, and neighbours share one."""
+    return replace(place, latitude=round(place.latitude, 1), longitude=round(place.longitude, 1))
+
+
+def _line(result: object) -> bytes:
+    return json.dumps({"result": result}, separators=(",", ":")).encode() + b"\n"
+
+
+_NOTHING = _line([])
 
 
 @asynccontextmanager

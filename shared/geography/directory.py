@@ -143,9 +143,10 @@ def _expected(edge: Edge, client: Client) -> Ranked:
         return Ranked(edge, client.measured[node], RttFrom.MEASURED)
     if node in client.reported:
         return Ranked(edge, client.reported[node], RttFrom.REPORTED)
-    from_cores = [ms for region, ms in edge.core_rtts if client.region and region == client.region]
-    if from_cores:
-        return Ranked(edge, min(from_cores), RttFrom.CORES)
+    if client.region is not None:
+        from_cores = [ms for region, ms in edge.core_rtts if region == client.region]
+        if from_cores:
+            return Ranked(edge, min(from_cores), RttFrom.CORES)
     if client.place is None or edge.place is None:
         return Ranked(edge, None, RttFrom.UNKNOWN)
     exact = client.place.exact and edge.place.exact
