@@ -20,7 +20,20 @@ def one_line(capsys: Capture) -> str:
     return line
 
 
-COMMANDS = ["demo", "up", "status", "doctor", "edge", "core", "lb", "chat", "explain", "trace"]
+COMMANDS = [
+    "demo",
+    "up",
+    "status",
+    "doctor",
+    "edge",
+    "core",
+    "lb",
+    "dns",
+    "geoip",
+    "chat",
+    "explain",
+    "trace",
+]
 
 
 def test_version_is_printed(capsys: Capture) -> None:
