@@ -95,6 +95,8 @@ async def _main(
         models=loaded.offer.models,
         tokenizer_hash=loaded.offer.tokenizer_hash,
         context_max=loaded.offer.context_max,
+        place=settings.site.place,
+        failure_domain=settings.site.failure_domain,
     )
     memory = KvMemory(
         settings.kv.index,

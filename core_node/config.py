@@ -11,6 +11,7 @@ from firstlight.shared.config import Region, Seconds, Settings
 from firstlight.shared.engine.plan import EngineConfig
 from firstlight.shared.engine.steptable import StepTable
 from firstlight.shared.errors import ConfigError
+from firstlight.shared.geography.site import SiteConfig
 from firstlight.shared.routing.fetch import Way
 from firstlight.shared.tls import TlsConfig
 
@@ -71,6 +72,7 @@ class CoreSettings(Settings):
     """host:port that edges are told; null: as listened."""
     admin: str | None = "127.0.0.1:0"
     """host:port of health, metrics and the cache switch, on loopback; null: none."""
+    site: SiteConfig = SiteConfig()
     load_balancers: tuple[str, ...] = ()
     """host:port of the control address of each replica."""
     tls: TlsConfig = TlsConfig()

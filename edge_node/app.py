@@ -31,6 +31,9 @@ from firstlight.shared.clock import monotonic_s
 from firstlight.shared.config import state_dir
 from firstlight.shared.door import failing
 from firstlight.shared.engine.timed_ids import whole_texts
+from firstlight.shared.geography.desk import Desk
+from firstlight.shared.geography.geoip import Geoip
+from firstlight.shared.geography.signing import load_signer
 from firstlight.shared.history_file import History, history_of, sampling
 from firstlight.shared.keys import read_keys
 from firstlight.shared.model_files import default_model_path
@@ -39,7 +42,7 @@ from firstlight.shared.routing.work import typical_weight
 from firstlight.shared.text.chat import ChatEncoder, load_chat_template
 from firstlight.shared.text.tokenizer import Tokenizer, load_tokenizer
 from firstlight.shared.tls import front_files, node_files
-from firstlight.shared.types import Demand, NodeInfo, Role
+from firstlight.shared.types import Demand, NodeInfo, Report, Role
 
 WEIGHED_MAX = 64
 """Cores whose speed says what an answer's token weighs."""
@@ -58,9 +61,7 @@ async def _main(settings: EdgeSettings, stop: asyncio.Event, history: History | 
     directory = settings.tls.directory or state_dir() / "tls"
     names = _names(settings, host)
     files = node_files(settings.tls, Role.EDGE, settings.node, names, default_directory=directory)
-    keys = settings.keys
-    salt, *_ = read_keys("keys.salt_file", keys.salt_file, default=directory / "salt.key")
-    stream_keys = read_keys("keys.stream_file", keys.stream_file, default=directory / "stream.key")
+    salts, seals = _keys(settings, directory)
     tokenizer, encode_chat = await asyncio.to_thread(_load_text, settings.tokenizer.path)
     memory, rng = MeshMemory(), SystemRandom()
     connect_core = partial(rpc.channel, files=files, peer_role=Role.CORE)
@@ -80,19 +81,19 @@ async def _main(settings: EdgeSettings, stop: asyncio.Event, history: History | 
         tokenizer_hash=tokenizer.hash,
         eos_ids=frozenset(tokenizer.eos_ids),
         token_bytes=tokenizer.token_bytes,
-        salt_of=Salts(salt, settings.sharing.groups).of,
+        salt_of=salts.of,
         rng=rng,
         history=history,
         drafters=drafters_of(
             settings.drafting, partial(whole_texts, tokenizer.vocab, tokenizer.token_bytes)
         ),
     )
-    seals = Seals(stream_keys)
     journal_client = connect(
         "journal.redis", settings.journal.redis, timeout_s=settings.journal.timeout_s
     )
     journal = None if journal_client is None else Journal(settings.journal, journal_client, seals)
     metrics = is_loopback(host) if settings.metrics is None else settings.metrics
+    desk = _desk(settings, memory, directory)
     app = create_app(
         pipeline,
         tokenizer,
@@ -108,6 +109,7 @@ async def _main(settings: EdgeSettings, stop: asyncio.Event, history: History | 
         on_failure=None if history is None else partial(note_refused, history),
         entropy=rng,
         timelines=Timelines(settings.timelines),
+        desk=desk,
     )
     front = front_files(
         settings.front, settings.tls, settings.node, names, default_directory=directory
@@ -117,6 +119,7 @@ async def _main(settings: EdgeSettings, stop: asyncio.Event, history: History | 
     try:
         info = _info(settings, f"{settings.listen.rpartition(':')[0]}:{fronts.port}", tokenizer)
         load = partial(load_of, pipeline.answers, stop)
+        desk.own = lambda: Report(info, 0, load(), router.round_trips())
         control = EdgeControl(
             info,
             files,
@@ -133,6 +136,7 @@ async def _main(settings: EdgeSettings, stop: asyncio.Event, history: History | 
             )
             if journal is not None:
                 await beside.enter_async_context(lifecycle.beside(journal.run(), stop))
+            await beside.enter_async_context(lifecycle.beside(desk.keep(stop), stop))
             await beside.enter_async_context(lifecycle.beside(pool.run(), stop))
             await beside.enter_async_context(control.member(stop))
             lifecycle.ready(settings.node, info.address)
@@ -148,6 +152,19 @@ def _demand(pipeline: Pipeline, pool: LinkPool) -> Demand:
     """What arrives here, an answer's token weighed as on the cores that are linked."""
     weight = typical_weight(link.load for link in pool.links[:WEIGHED_MAX])
     return pipeline.arrivals.demand(monotonic_s(), weight=weight)
+
+
+def _keys(settings: EdgeSettings, directory: Path) -> tuple[Salts, Seals]:
+    keys = settings.keys
+    salt, *_ = read_keys("keys.salt_file", keys.salt_file, default=directory / "salt.key")
+    stream_keys = read_keys("keys.stream_file", keys.stream_file, default=directory / "stream.key")
+    return Salts(salt, settings.sharing.groups), Seals(stream_keys)
+
+
+def _desk(settings: EdgeSettings, memory: MeshMemory, directory: Path) -> Desk:
+    geoip = Geoip(settings.geoip.directory or state_dir() / "geoip")
+    signer = load_signer(settings.keys.directory_file, directory)
+    return Desk(settings.node, lambda: memory.reports(monotonic_s()), geoip, signer)
 
 
 def _load_text(path: Path | None) -> tuple[Tokenizer, ChatEncoder]:
@@ -169,4 +186,7 @@ def _info(settings: EdgeSettings, listening: str, tokenizer: Tokenizer) -> NodeI
         region=settings.region,
         address=settings.advertise or listening,
         tokenizer_hash=tokenizer.hash,
+        place=settings.site.place,
+        failure_domain=settings.site.failure_domain,
+        ips=settings.site.ips,
     )

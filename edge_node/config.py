@@ -11,6 +11,8 @@ from firstlight.edge_node.stream_log import StreamsConfig
 from firstlight.edge_node.timeline import TimelineLimits
 from firstlight.edge_node.upstream.warmth import LinksConfig
 from firstlight.shared.config import Region, Seconds, Settings
+from firstlight.shared.geography.geoip import GeoipConfig
+from firstlight.shared.geography.site import SiteConfig
 from firstlight.shared.tls import FrontConfig, TlsConfig
 
 
@@ -35,6 +37,8 @@ class KeysConfig:
 
     A second line holds the key before the current one, whose streams can still be gone on with.
     """
+    directory_file: Path | None = None
+    """The private key that signs lists of edges; the same for all edges and load balancers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ class EdgeSettings(Settings):
     """host:port, the same number for UDP (HTTP/3) and TCP (HTTP/2, 1.1)."""
     advertise: str | None = None
     """host:port that clients are told; null: as listened."""
+    site: SiteConfig = SiteConfig()
+    geoip: GeoipConfig = GeoipConfig()
     load_balancers: tuple[str, ...] = ()
     """host:port of the control address of each replica."""
     tls: TlsConfig = TlsConfig()

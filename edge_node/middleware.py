@@ -30,7 +30,8 @@ _HEADER_NAMES = re.compile(rb"[A-Za-z0-9_,\s-]{1,2048}")
 _ALLOW_HEADERS = b"authorization, content-type, idempotency-key, x-request-id"
 _EXPOSE_HEADERS = (
     b"x-request-id, openai-processing-ms, retry-after, retry-after-ms, x-should-retry, "
-    b"x-firstlight-edge, x-firstlight-core, x-firstlight-region, x-firstlight-request"
+    b"x-firstlight-edge, x-firstlight-core, x-firstlight-region, x-firstlight-request, "
+    b"x-firstlight-signature"
 )
 _PREFLIGHT_AGE_S = b"86400"
 _METHODS = b"GET, HEAD, POST, OPTIONS"

@@ -108,6 +108,14 @@ class MeshMemory:
         if entry is None or entry.report.info.incarnation != info.incarnation:
             self._put(Report(info, seq=0), now)
 
+    def reports(self, now: float) -> tuple[Report, ...]:
+        """The last word of every node that may live, by name."""
+        return tuple(
+            entry.report
+            for _, entry in sorted(self._entries.items())
+            if not entry.report.leaving and not self._is_gone(entry, now)
+        )
+
     def cores(self, now: float) -> tuple[SeenNode, ...]:
         """Cores that may live, by name."""
         return tuple(

@@ -15,12 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from firstlight.global_lb.balance import Balance, row_words
+from firstlight.global_lb.directory import directory_routes
 from firstlight.global_lb.drains import Drains
 from firstlight.global_lb.membership import LEASE_S, Lease, Membership
 from firstlight.global_lb.scale import Scaler
-from firstlight.global_lb.state import edge_directory, route_of
+from firstlight.global_lb.state import route_of
 from firstlight.shared import telemetry
 from firstlight.shared.errors import FirstlightError, NotFoundError
+from firstlight.shared.geography.desk import Desk
 from firstlight.shared.types import Role
 
 NAME_CHARS_MAX = 200
@@ -35,6 +37,7 @@ def create_app(
     membership: Membership,
     balance: Balance,
     scaler: Scaler,
+    desk: Desk,
     *,
     ready: Callable[[], bool],
     now: Callable[[], float],
@@ -44,16 +47,7 @@ def create_app(
     app = FastAPI(title="Firstlight load balancer", docs_url=None, redoc_url=None, openapi_url=None)
     _add_errors(app)
 
-    @app.get("/v1/edges")
-    async def edges(region: Annotated[str | None, Query(max_length=NAME_CHARS_MAX)] = None) -> Any:
-        near = balance.distances.near
-        entries = edge_directory(membership, region=region, near=near, now=now())
-        data = [
-            {**asdict(entry), "url": f"https://{entry.address}", "alpn": ["h3", "h2", "http/1.1"]}
-            for entry in entries
-        ]
-        body = {"object": "list", "lb": node, "lease_s": LEASE_S, "data": data}
-        return JSONResponse(body, headers=NO_STORE)
+    app.include_router(directory_routes(desk))
 
     @app.get("/v1/mesh")
     async def mesh() -> Any:
@@ -89,7 +83,7 @@ def create_app(
         data = [asdict(region) for region in scaler.regions]
         return JSONResponse({"object": "list", "lb": node, "data": data}, headers=NO_STORE)
 
-    _add_health(app, ready)
+    _add_health(app, ready, lambda: {"geography": desk.geoip.detail()})
     return app
 
 
@@ -114,7 +108,7 @@ def create_admin(
         await drains.set(wanted.node, wanted.drain)
         return JSONResponse(_drains(node, drains), headers=NO_STORE)
 
-    _add_health(app, lambda: True)
+    _add_health(app, lambda: True, dict)
     return app
 
 
@@ -137,7 +131,9 @@ def _drains(node: str, drains: Drains) -> dict[str, Any]:
     }
 
 
-def _add_health(app: FastAPI, ready: Callable[[], bool]) -> None:
+def _add_health(
+    app: FastAPI, ready: Callable[[], bool], more: Callable[[], dict[str, object]]
+) -> None:
     @app.get("/livez")
     async def livez() -> Any:
         return JSONResponse({"status": "ok"})
@@ -145,7 +141,8 @@ def _add_health(app: FastAPI, ready: Callable[[], bool]) -> None:
     @app.get("/readyz")
     async def readyz() -> Any:
         well = ready()
-        return JSONResponse({"status": "ok" if well else "not ready"}, 200 if well else 503)
+        status = {"status": "ok" if well else "not ready", **more()}
+        return JSONResponse(status, 200 if well else 503)
 
     @app.get("/metrics")
     async def metrics() -> Any:

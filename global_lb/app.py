@@ -5,7 +5,8 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from ipaddress import ip_address
 from random import Random
 from typing import Any
@@ -23,13 +24,16 @@ from firstlight.shared.clock import monotonic_s
 from firstlight.shared.config import state_dir
 from firstlight.shared.door import failing
 from firstlight.shared.errors import ConfigError
+from firstlight.shared.geography.desk import Desk
+from firstlight.shared.geography.geoip import Geoip
+from firstlight.shared.geography.signing import load_signer
 from firstlight.shared.history_file import History, history_of, sampling
 from firstlight.shared.lifecycle import incarnation, ready
 from firstlight.shared.redis_client import connect
 from firstlight.shared.routing.work import capacity
 from firstlight.shared.rpc import split_address
 from firstlight.shared.tls import NodeFiles, front_files, node_files
-from firstlight.shared.types import Role
+from firstlight.shared.types import Report, Role
 
 BACKLOG = 1024
 CONNECTIONS_MAX = 1024
@@ -78,11 +82,17 @@ async def _serve(
     drains = Drains(client)
     plane = ControlPlane(settings.node, incarnation(), membership, balance, scaler, drains, history)
     listening = await plane.start(settings.control.listen, files)
+    geoip = Geoip(settings.geoip.directory or state_dir() / "geoip")
+    signer = load_signer(
+        settings.keys.directory_file, settings.tls.directory or state_dir() / "tls"
+    )
+    desk = Desk(settings.node, partial(_well, membership), geoip, signer)
     app = create_app(
         settings.node,
         membership,
         balance,
         scaler,
+        desk,
         ready=lambda: not stop.is_set(),
         now=monotonic_s,
         rng=Random(settings.node),
@@ -97,6 +107,7 @@ async def _serve(
         asyncio.create_task(plane.keep(stop)),
         asyncio.create_task(plane.publish(stop)),
         asyncio.create_task(drains.run(stop)),
+        asyncio.create_task(desk.keep(stop)),
         asyncio.create_task(stop.wait()),
     ]
     try:
@@ -119,6 +130,15 @@ async def _serve(
         await asyncio.gather(*serving, *beside, return_exceptions=True)
         if client is not None:
             await client.aclose()
+
+
+def _well(membership: Membership) -> Iterable[Report]:
+    """The nodes that a client can be sent to: all that live but those that are silent."""
+    now = monotonic_s()
+    suspects = membership.suspects(now)
+    return [
+        lease.report for lease in membership.live(now) if lease.report.info.node not in suspects
+    ]
 
 
 class _Http:

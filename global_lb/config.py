@@ -5,6 +5,7 @@ from pathlib import Path
 
 from firstlight.global_lb.scale import ScaleConfig
 from firstlight.shared.config import Region, Settings
+from firstlight.shared.geography.geoip import GeoipConfig
 from firstlight.shared.redis_client import RedisConfig
 from firstlight.shared.tls import FrontConfig, TlsConfig
 
@@ -35,6 +36,14 @@ class DrainsConfig:
     """The same for all replicas; without one the list lives as long as this process."""
 
 
+@dataclass(frozen=True, slots=True)
+class LbKeys:
+    """Files with keys; what is null is made beside the certificates."""
+
+    directory_file: Path | None = None
+    """The private key that signs lists of edges; the same for all edges and load balancers."""
+
+
 class LbSettings(Settings):
     """One load balancer process."""
 
@@ -48,6 +57,8 @@ class LbSettings(Settings):
     scale: ScaleConfig = ScaleConfig()
     tls: TlsConfig = TlsConfig()
     front: FrontConfig = FrontConfig()
+    keys: LbKeys = LbKeys()
+    geoip: GeoipConfig = GeoipConfig()
     history: Path | None = None
     """Where a judge shall find what happened: a directory, or a .jsonl file for this node alone."""
     faults: Path | None = None

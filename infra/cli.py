@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import typer
 
 import firstlight
+from firstlight.infra import geoip
 from firstlight.infra.bench.load.arguments import load
 from firstlight.infra.lab import command as lab
 from firstlight.shared.errors import ConfigError, FirstlightError
@@ -33,6 +34,7 @@ app = typer.Typer(
 bench = typer.Typer(help="Measure.", rich_markup_mode=None)
 app.add_typer(bench, name="bench")
 app.add_typer(lab.app, name="lab")
+app.add_typer(geoip.app, name="geoip")
 bench.command("load")(load)
 
 Ca = Annotated[
@@ -147,6 +149,16 @@ def lb(
     from firstlight.infra.roles import run_lb
 
     return run_lb(config, print_config=print_config, with_parent=with_parent)
+
+
+@app.command()
+def dns(
+    config: Config = None, print_config: PrintConfig = False, with_parent: WithParent = False
+) -> int:
+    """Answer a PowerDNS name server: which edges are near a client."""
+    from firstlight.infra.roles import run_dns
+
+    return run_dns(config, print_config=print_config, with_parent=with_parent)
 
 
 @app.command()

@@ -54,3 +54,18 @@ def run_lb(config: Path | None, *, print_config: bool, with_parent: bool) -> int
     return lifecycle.run(
         partial(main, settings), log_level=settings.log_level, until_stdin_closes=with_parent
     )
+
+
+def run_dns(config: Path | None, *, print_config: bool, with_parent: bool) -> int:
+    """Run the backend of a name server until it is told to stop; returns the exit code."""
+    from firstlight.global_lb.dns_config import DnsSettings
+
+    settings = load_settings(DnsSettings, config)
+    if print_config:
+        print(print_settings(settings), end="")
+        return 0
+    from firstlight.global_lb.dns_app import main
+
+    return lifecycle.run(
+        partial(main, settings), log_level=settings.log_level, until_stdin_closes=with_parent
+    )

@@ -335,6 +335,50 @@ MESH_VIEW_AGE_SECONDS = Gauge(
     "Since the last view from any load balancer.",
     registry=REGISTRY,
 )
+GEOIP_AGE_SECONDS = Gauge(
+    "firstlight_geoip_age_seconds",
+    "Since the oldest database in use was built; 0 without one.",
+    registry=REGISTRY,
+)
+GEOIP_DATABASES = Gauge(
+    "firstlight_geoip_databases",
+    "Databases that say where an address is: serving, faulty.",
+    ("state",),
+    registry=REGISTRY,
+)
+GEOIP_LOOKUPS = Counter(
+    "firstlight_geoip_lookups",
+    "Addresses looked up, by what was found: city, country, nothing.",
+    ("found",),
+    registry=REGISTRY,
+)
+CLIENT_RTTS = Counter(
+    "firstlight_client_rtts",
+    "Round trips that clients told, by fate: taken, clamped, refused.",
+    ("fate",),
+    registry=REGISTRY,
+)
+EDGE_LISTS = Counter(
+    "firstlight_edge_lists",
+    "Lists of edges given, by what the first edge's round trip rests on.",
+    ("rtt_from",),
+    registry=REGISTRY,
+)
+REDIRECTS = Counter(
+    "firstlight_redirects", "Requests sent on to a much nearer edge.", registry=REGISTRY
+)
+DNS_LOOKUPS = Counter(
+    "firstlight_dns_lookups",
+    "What the name server asked, by fate: answered, empty, failed.",
+    ("fate",),
+    registry=REGISTRY,
+)
+DNS_TABLE_AGE_SECONDS = Gauge(
+    "firstlight_dns_table_age_seconds",
+    "Since any source last confirmed what DNS answers from.",
+    registry=REGISTRY,
+)
+DNS_EDGES = Gauge("firstlight_dns_edges", "Edges that DNS may name.", registry=REGISTRY)
 KV_INDEX_LOOKUPS = Counter(
     "firstlight_kv_index_lookups",
     "Lookups of who holds a prefix, by fate: hit, miss, off (the index was not asked in time).",

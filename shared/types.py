@@ -215,6 +215,12 @@ class NodeInfo:
     models: tuple[str, ...] = ()
     tokenizer_hash: str = ""
     context_max: int = 0
+    place: tuple[float, float] | None = None
+    """Latitude and longitude, in degrees, as its operator says."""
+    failure_domain: str = ""
+    """Nodes of one domain fail together; empty means the region."""
+    ips: tuple[str, ...] = ()
+    """Edges: IPv4 and IPv6 addresses that DNS may give for them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from firstlight.edge_node.middleware import (
     note_failure,
 )
 from firstlight.edge_node.openai.affinity import session_of
+from firstlight.edge_node.openai.edges import SendOn, edge_routes
 from firstlight.edge_node.openai.errors import http_error
 from firstlight.edge_node.openai.objects import Chat, Completions, Dialect, Origin
 from firstlight.edge_node.openai.reply import Reply, error_response
@@ -60,6 +61,7 @@ from firstlight.shared.errors import (
     RequestError,
     TooLargeError,
 )
+from firstlight.shared.geography.desk import Desk
 from firstlight.shared.types import Priority, check_ids
 
 _SEED_BITS = 53
@@ -339,13 +341,14 @@ def create_app(
     on_failure: Callable[[FirstlightError], None] | None = None,
     entropy: random.Random | None = None,
     timelines: Timelines | None = None,
+    desk: Desk | None = None,
 ) -> Starlette:
     """The app for both listeners.
 
     `not_ready` says why this node should get no requests now, or None. `metrics` gives Prometheus'
     text; without it there is no `/metrics`. `entropy` draws seeds and ids: the system's by default.
     `timelines` remembers what happened to requests. `on_failure` hears of each request that is
-    refused before it is sent off.
+    refused before it is sent off. `desk` says which edges there are.
     """
     timelines = Timelines() if timelines is None else timelines
     kept = Streams(
@@ -369,6 +372,7 @@ def create_app(
         Route("/v1/models", api.list_models, methods=["GET"]),
         Route("/v1/models/{model:path}", api.get_model, methods=["GET"]),
         timeline_route(timelines, tenants, source.edge),
+        *([] if desk is None else edge_routes(desk)),
         *_operations(not_ready, metrics),
     ]
     app = Starlette(
@@ -379,7 +383,8 @@ def create_app(
                 counts=counts or AccessCounts(),
                 on_access=on_access,
                 on_failure=on_failure,
-            )
+            ),
+            *([] if desk is None else [Middleware(SendOn, desk=desk)]),
         ],
         exception_handlers={FirstlightError: _on_error, HTTPException: _on_error},
     )

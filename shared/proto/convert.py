@@ -9,7 +9,9 @@ from collections.abc import Collection, Iterable
 from math import isfinite
 
 from firstlight.shared.errors import BadNumberError, PeerError
+from firstlight.shared.geography.subnets import is_ip
 from firstlight.shared.proto import core_pb2
+from firstlight.shared.routing.geo import on_earth
 from firstlight.shared.stream import CHAIN_BYTES
 from firstlight.shared.types import (
     MARK_DETAIL_CHARS_MAX,
@@ -34,6 +36,7 @@ from firstlight.shared.types import (
 TEXT_CHARS_MAX = 256
 """Of a name, a region, an address: every node's are told to all others."""
 MODELS_MAX = 64
+IPS_MAX = 16
 STEP_TIMES_MAX = 256
 HINT_SOURCES_MAX = 16
 MESSAGE_CHARS_MAX = 1000
@@ -266,6 +269,7 @@ def from_load(message: core_pb2.Load) -> Load:
 
 def to_node(info: NodeInfo) -> core_pb2.Node:
     """A node, for the wire."""
+    latitude, longitude = info.place or (None, None)
     return core_pb2.Node(
         node=info.node,
         role=str(info.role),
@@ -276,6 +280,10 @@ def to_node(info: NodeInfo) -> core_pb2.Node:
         models=info.models,
         tokenizer_hash=info.tokenizer_hash,
         context_max=info.context_max,
+        latitude=latitude,
+        longitude=longitude,
+        failure_domain=info.failure_domain,
+        ips=info.ips,
     )
 
 
@@ -287,8 +295,10 @@ def from_node(message: core_pb2.Node) -> NodeInfo:
         if not getattr(message, field):
             raise PeerError(f"node.{field} is empty")
     few("node.models", message.models, MODELS_MAX)
+    few("node.ips", message.ips, IPS_MAX)
     texts = (message.node, message.region, message.address, message.numerics_class)
-    for text in (*texts, message.tokenizer_hash, *message.models):
+    more = (message.tokenizer_hash, message.failure_domain, *message.models, *message.ips)
+    for text in (*texts, *more):
         if len(text) > TEXT_CHARS_MAX:
             raise PeerError(
                 f"node: {text[:40]!r}… of {len(text)} characters, at most {TEXT_CHARS_MAX} expected"
@@ -305,7 +315,18 @@ def from_node(message: core_pb2.Node) -> NodeInfo:
         models=tuple(message.models),
         tokenizer_hash=message.tokenizer_hash,
         context_max=message.context_max,
+        place=_place(message),
+        failure_domain=message.failure_domain,
+        ips=tuple(address for address in message.ips if is_ip(address)),
     )
+
+
+def _place(message: core_pb2.Node) -> tuple[float, float] | None:
+    """A node that says nonsense of its place is one of which no place is known."""
+    if not (message.HasField("latitude") and message.HasField("longitude")):
+        return None
+    place = message.latitude, message.longitude
+    return place if on_earth(*place) else None
 
 
 def _to_mark(mark: Mark) -> core_pb2.Mark:

@@ -255,7 +255,7 @@ class Load(_message.Message):
     def __init__(self, running: _Optional[int] = ..., queued: _Optional[int] = ..., queued_prefill_tokens: _Optional[int] = ..., sequences_max: _Optional[int] = ..., kv_used_share: _Optional[float] = ..., steps: _Optional[int] = ..., step_ms: _Optional[_Iterable[_Union[StepMs, _Mapping]]] = ..., prefill_ms_per_token: _Optional[float] = ..., opens_counted: _Optional[int] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("node", "role", "incarnation", "region", "address", "numerics_class", "models", "tokenizer_hash", "context_max")
+    __slots__ = ("node", "role", "incarnation", "region", "address", "numerics_class", "models", "tokenizer_hash", "context_max", "latitude", "longitude", "failure_domain", "ips")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -265,6 +265,10 @@ class Node(_message.Message):
     MODELS_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_HASH_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_MAX_FIELD_NUMBER: _ClassVar[int]
+    LATITUDE_FIELD_NUMBER: _ClassVar[int]
+    LONGITUDE_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    IPS_FIELD_NUMBER: _ClassVar[int]
     node: str
     role: str
     incarnation: int
@@ -274,4 +278,8 @@ class Node(_message.Message):
     models: _containers.RepeatedScalarFieldContainer[str]
     tokenizer_hash: str
     context_max: int
-    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., incarnation: _Optional[int] = ..., region: _Optional[str] = ..., address: _Optional[str] = ..., numerics_class: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., tokenizer_hash: _Optional[str] = ..., context_max: _Optional[int] = ...) -> None: ...
+    latitude: float
+    longitude: float
+    failure_domain: str
+    ips: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., incarnation: _Optional[int] = ..., region: _Optional[str] = ..., address: _Optional[str] = ..., numerics_class: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., tokenizer_hash: _Optional[str] = ..., context_max: _Optional[int] = ..., latitude: _Optional[float] = ..., longitude: _Optional[float] = ..., failure_domain: _Optional[str] = ..., ips: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -204,7 +204,7 @@ async def test_clients_are_told_where_the_edges_are_and_where_a_request_would_go
         (edge,) = (await client.get("/v1/edges", params={"region": "lon"})).json()["data"]
         assert (edge["node"], edge["address"], edge["region"]) == ("e1", "e1.example:1", "lon")
         assert edge["expected_rtt_ms"] == 7.5
-        assert 0 < edge["expires_in_s"] <= 5
+        assert edge["rtt_from"] == "cores"
         mesh = (await client.get("/v1/mesh")).json()["data"]
         assert [(node["node"], node["role"]) for node in mesh] == [("c1", "core"), ("e1", "edge")]
         assert mesh[0]["load"]["running"] == 3

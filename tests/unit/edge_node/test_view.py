@@ -45,6 +45,14 @@ def test_an_edge_is_no_core() -> None:
     assert names(memory, 0) == []
 
 
+def test_the_last_word_of_every_node_is_told_but_for_those_that_leave() -> None:
+    memory = MeshMemory()
+    edge = Report(NodeInfo("e", Role.EDGE, 1, "lon", "e:1"), 1, rtt_ms=(("a", 5.0),))
+    memory.merge(view(report("a"), edge), now=0)
+    memory.merge(view(Report(report("a").info, 9, leaving=True), seq=2), now=1)
+    assert memory.reports(1) == (edge,)
+
+
 def test_the_last_view_serves_for_ever_when_every_load_balancer_is_gone() -> None:
     memory = MeshMemory()
     _settle(memory, report("a"), report("b"), until=20)

@@ -20,8 +20,22 @@ def one_line(capsys: Capture) -> str:
     return line
 
 
-COMMANDS = ["demo", "up", "status", "doctor", "edge", "core", "lb", "chat", "explain", "trace"]
-COMMANDS += ["drain"]
+COMMANDS = [
+    "demo",
+    "up",
+    "status",
+    "doctor",
+    "edge",
+    "core",
+    "lb",
+    "dns",
+    "drain",
+    "route",
+    "geoip",
+    "chat",
+    "explain",
+    "trace",
+]
 
 
 def test_version_is_printed(capsys: Capture) -> None:

@@ -18,6 +18,7 @@ from firstlight.edge_node.tenants import Tenants
 from firstlight.edge_node.timeline import Timelines
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import FirstlightError
+from firstlight.shared.geography.desk import Desk
 from firstlight.shared.stream import ending
 from firstlight.shared.text.detokenizer import Detokenizer
 from firstlight.shared.types import FinishReason, HintCount, TokenLogprobs
@@ -225,6 +226,7 @@ def app_for(
     timelines: Timelines | None = None,
     streams: StreamsConfig | None = None,
     journal: Journal | None = None,
+    desk: Desk | None = None,
 ) -> Starlette:
     tokenizer = ByteTokenizer()
     return create_app(
@@ -236,6 +238,7 @@ def app_for(
         SEALS,
         streams=streams,
         journal=journal,
+        desk=desk,
         limits=limits,
         not_ready=not_ready,
         metrics=lambda: b"up 1\n",

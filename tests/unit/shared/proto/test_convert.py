@@ -155,3 +155,46 @@ def test_marks_that_are_too_many_too_long_or_at_no_time_are_refused(
         from_done(core_pb2.Done(marks=[core_pb2.Mark(**mark) for mark in marks]))
     with pytest.raises(PeerError, match=r"failed\." + words):
         from_failed(core_pb2.Failed(marks=[core_pb2.Mark(**mark) for mark in marks]))
+
+
+EDGE = NodeInfo(
+    "e",
+    Role.EDGE,
+    7,
+    "eu",
+    "e.test:443",
+    place=(51.5, -0.1),
+    failure_domain="eu-1",
+    ips=("192.0.2.1", "2001:db8::1"),
+)
+
+
+def test_the_site_of_a_node_comes_back_as_it_was() -> None:
+    assert from_node(to_node(EDGE)) == EDGE
+
+
+@pytest.mark.parametrize("place", [(91.0, 0.0), (0.0, 181.0), (math.nan, 0.0), (0.0, math.inf)])
+def test_a_node_that_is_nowhere_has_no_place_and_is_a_node_all_the_same(
+    place: tuple[float, float],
+) -> None:
+    message = to_node(EDGE)
+    message.latitude, message.longitude = place
+    assert from_node(message).place is None
+    half = to_node(EDGE)
+    half.ClearField("longitude")
+    assert from_node(half).place is None
+
+
+def test_what_is_no_address_is_not_passed_on() -> None:
+    message = to_node(EDGE)
+    message.ips.extend(["x", "fe80::1%eth0", ""])
+    assert from_node(message).ips == EDGE.ips
+
+
+def test_more_addresses_or_a_longer_domain_than_anyone_has_are_refused() -> None:
+    many, long = to_node(EDGE), to_node(EDGE)
+    many.ips.extend(["192.0.2.1"] * 16)
+    long.failure_domain = "x" * 1000
+    for message in (many, long):
+        with pytest.raises(PeerError):
+            from_node(message)
