@@ -6,17 +6,34 @@ from random import Random
 import httpx
 import pytest
 from desk_bed import LONDONER, SIGNER, desk
+from fastapi import FastAPI
 
 from firstlight.global_lb.api import create_app
+from firstlight.global_lb.balance import Balance
 from firstlight.global_lb.membership import Membership
+from firstlight.global_lb.scale import ScaleConfig, Scaler
+from firstlight.shared.geography.desk import Desk
 from firstlight.shared.geography.signing import EDGES, HEADER, STEERING, is_signed
+from firstlight.shared.routing.work import capacity
+
+
+def app_of(at: Desk) -> FastAPI:
+    balance, scaler = Balance("lb", 0.0, capacity), Scaler(ScaleConfig(), capacity)
+    return create_app(
+        "lb",
+        Membership(),
+        balance,
+        scaler,
+        at,
+        ready=lambda: True,
+        now=lambda: 0.0,
+        rng=Random(1),
+    )
 
 
 @pytest.fixture
 def http(tmp_path: Path) -> httpx.AsyncClient:
-    app = create_app(
-        "lb", Membership(), desk(tmp_path), ready=lambda: True, now=lambda: 0.0, rng=Random(1)
-    )
+    app = app_of(desk(tmp_path))
     transport = httpx.ASGITransport(app, client=(LONDONER, 1234))
     return httpx.AsyncClient(transport=transport, base_url="http://lb")
 
@@ -53,7 +70,7 @@ async def test_readiness_says_what_is_wrong_with_the_databases(
     at = desk(tmp_path)
     (tmp_path / "places.mmdb").write_bytes(b"broken")
     at.geoip.refresh()
-    app = create_app("lb", Membership(), at, ready=lambda: True, now=lambda: 0.0, rng=Random(1))
+    app = app_of(at)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://lb") as broken:
         response = await broken.get("/readyz")
