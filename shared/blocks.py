@@ -72,9 +72,9 @@ def checkpoints(blocks: int) -> list[int]:
     return marks if blocks == 0 or blocks % CHECKPOINT_BLOCKS == 0 else [*marks, blocks - 1]
 
 
-def blocks_for(tokens: int) -> int:
+def blocks_for(tokens: int, block_tokens: int = BLOCK_TOKENS) -> int:
     """Blocks that hold `tokens` tokens."""
-    return -(-tokens // BLOCK_TOKENS)
+    return -(-tokens // block_tokens)
 
 
 def _prefixed(*parts: bytes) -> bytes:

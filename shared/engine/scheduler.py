@@ -57,6 +57,7 @@ class Scheduler:
     def __init__(self, config: EngineConfig, kv: KvManager, *, block_copy_ms: float = 0.0) -> None:
         """`block_copy_ms`: of one block between the tiers, one way."""
         self._config, self._kv = config, kv
+        self._block_tokens = kv.block_tokens
         self._block_copy_ms, self._prefill_ms_per_token = block_copy_ms, 0.0
         self._running: dict[str, Sequence] = {}
         self._waiting = WaitingQueue()
@@ -131,13 +132,13 @@ class Scheduler:
 
         At most as many as leave it a token to compute. Until `hold_until_s` it waits for them.
         """
-        end = min(end, (sequence.known - 1) // BLOCK_TOKENS)
+        end = min(end, (sequence.known - 1) // self._block_tokens)
         loading = sequence.loading
         if loading is not None and loading.end == end:
             loading.hold_until_s = hold_until_s
             return
         self.settle(sequence)
-        if end * BLOCK_TOKENS > sequence.computed:
+        if end * self._block_tokens > sequence.computed:
             sequence.loading = Loading(end, end, hold_until_s)
         else:
             self._met.append(sequence.id)
@@ -233,7 +234,7 @@ class Scheduler:
         here = sequence.computed
         if sequence.id not in self._running:
             here = self._here(sequence)
-        return loading.front * BLOCK_TOKENS > here
+        return loading.front * self._block_tokens > here
 
     def _look(self, sequence: Sequence) -> None:
         """What has landed for it; nothing is of use any more once it has come to the end itself."""
@@ -241,23 +242,23 @@ class Scheduler:
         if loading is None:
             return
         self._kv.look(loading, sequence.hashes)
-        if loading.end * BLOCK_TOKENS <= sequence.computed:
+        if loading.end * self._block_tokens <= sequence.computed:
             self.settle(sequence)
             self._met.append(sequence.id)
 
     def _meet(self, sequence: Sequence, now: float) -> bool:
         """Go on behind the loaded blocks, if it has come to them; False: it gave way itself."""
         loading = sequence.loading
-        if loading is None or loading.front * BLOCK_TOKENS > sequence.computed:
+        if loading is None or loading.front * self._block_tokens > sequence.computed:
             return True
-        tokens = loading.end * BLOCK_TOKENS
+        tokens = loading.end * self._block_tokens
         if tokens > sequence.computed:  # else more was found here when it got its place
             if not self._room(sequence, tokens, now):
                 return False
             self._kv.meet(sequence.table, loading, sequence.computed)
             if sequence.cached_tokens is not None and not sequence.reported:
                 found = sequence.cached_tokens + tokens - sequence.computed
-                sequence.cached_tokens = min(found, len(sequence.request.prompt))
+                sequence.cached_tokens = min(found, sequence.prompt_tokens)
             sequence.computed = tokens
         self.settle(sequence)
         self._met.append(sequence.id)
@@ -283,7 +284,7 @@ class Scheduler:
         self._running[sequence.id] = sequence
         self._attach(sequence)
         if sequence.cached_tokens is None:
-            sequence.cached_tokens = min(sequence.computed, len(sequence.request.prompt))
+            sequence.cached_tokens = min(sequence.computed, sequence.prompt_tokens)
         self._note(sequence, Turn.ADMITTED, sequence.computed)
         return True
 
@@ -292,7 +293,7 @@ class Scheduler:
         parked, sequence.parked = sequence.parked, None
         if parked is not None and (tokens := self._kv.resume(sequence.table, parked)):
             sequence.computed = tokens
-            sequence.published = min(parked.published, tokens // BLOCK_TOKENS)
+            sequence.published = min(parked.published, tokens // self._block_tokens)
             return
         sequence.computed = self._kv.attach(sequence.table, sequence.hashes, sequence.known)
         sequence.published = len(sequence.table)
@@ -300,12 +301,13 @@ class Scheduler:
     def _fits(self, sequence: Sequence) -> bool:
         if len(self._running) >= self._config.sequences_max:
             return False
+        size = self._block_tokens
         hits = self._kv.hit_blocks(sequence.hashes, sequence.known)
         held = hits - self._kv.idle_hits(sequence.hashes, hits)
         promised = sum(
-            max(0, blocks_for(one.known) - len(one.table)) for one in self._running.values()
+            max(0, blocks_for(one.known, size) - len(one.table)) for one in self._running.values()
         )
-        return blocks_for(sequence.known) - held <= self._kv.available - promised
+        return blocks_for(sequence.known, size) - held <= self._kv.available - promised
 
     def _lesser(self, sequence: Sequence, now: float) -> Sequence | None:
         """Whom a waiting sequence may push aside: the stalled, and those of a lower class."""
@@ -349,13 +351,13 @@ class Scheduler:
 
     def _copying_pays(self, victim: Sequence) -> bool:
         """Whether its KV is copied out and back faster than it is computed; no, until measured."""
-        copy_ms = 2 * blocks_for(victim.computed) * self._block_copy_ms
+        copy_ms = 2 * blocks_for(victim.computed, self._block_tokens) * self._block_copy_ms
         return copy_ms < victim.computed * self._prefill_ms_per_token
 
     def _here(self, sequence: Sequence) -> int:
         """Leading tokens that a waiting sequence will not have to compute."""
         parked = 0 if sequence.parked is None else sequence.parked.tokens
-        return max(parked, self._kv.leading(sequence.hashes, sequence.known) * BLOCK_TOKENS)
+        return max(parked, self._kv.leading(sequence.hashes, sequence.known) * self._block_tokens)
 
     def _note(self, sequence: Sequence, turn: Turn, tokens: int = 0) -> None:
         self._turns.append(TurnEvent(sequence.id, turn, sequence.known, tokens))

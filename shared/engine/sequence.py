@@ -1,12 +1,22 @@
 """One answer in the making: its ids, how many of them are computed, and which blocks hold them."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from firstlight.shared.blocks import BLOCK_TOKENS, block_hashes, next_hash, root_hash
 from firstlight.shared.engine.kv.manager import Loading, Parked
 from firstlight.shared.errors import SlowClientError
 from firstlight.shared.sampling import Draw, History
 from firstlight.shared.types import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A sequence of which only the length matters, and which blocks its prompt is made of."""
+
+    prompt_tokens: int
+    known: int
+    hashes: tuple[bytes, ...]
 
 
 class Sequence:
@@ -21,12 +31,17 @@ class Sequence:
         credit: int,
         now: float,
         prefill_only: bool = False,
+        counted: Counted | None = None,
     ) -> None:
+        """`counted`: how long it is, where its ids are of no matter; it has none then."""
         self.request = request
         self.prefill_only = prefill_only
         """It ends when its known ids are computed."""
         self.epoch = epoch
         self.ids = [*request.prompt, *committed]
+        self.known = len(self.ids)
+        """Prompt and committed ids; the absolute position of the next id."""
+        self.prompt_tokens = len(request.prompt)
         self.history = History(request.prompt, committed)
         self.credit = credit
         """Ids may be committed at positions below it."""
@@ -41,6 +56,9 @@ class Sequence:
         """What it had computed when it lost its place, while it waits."""
         self._root = root_hash(tokenizer_hash=request.tokenizer_hash, salt=request.salt)
         self.hashes = block_hashes(self._root, self.ids)
+        if counted is not None:
+            self.prompt_tokens, self.known = counted.prompt_tokens, counted.known
+            self.hashes = list(counted.hashes)
         self.arrived_s = now
         self.deadline_s = now + request.budget_s
         self.due_s = self.deadline_s
@@ -56,7 +74,7 @@ class Sequence:
         self.cached_tokens: int | None = None
         self.reported = False
         """Whether the first outcome is out."""
-        self.uncached_tokens = len(self.ids)
+        self.uncached_tokens = self.known
         """Expected prefill when it was queued."""
 
     @property
@@ -65,14 +83,9 @@ class Sequence:
         return self.request.id
 
     @property
-    def known(self) -> int:
-        """Prompt and committed ids; the absolute position of the next id."""
-        return len(self.ids)
-
-    @property
     def generated(self) -> int:
         """Ids after the prompt."""
-        return len(self.ids) - len(self.request.prompt)
+        return self.known - self.prompt_tokens
 
     @property
     def behind(self) -> int:
@@ -84,7 +97,7 @@ class Sequence:
     @property
     def end(self) -> int:
         """The answer stays below this position."""
-        return len(self.request.prompt) + self.request.max_tokens
+        return self.prompt_tokens + self.request.max_tokens
 
     @property
     def stalled(self) -> bool:
@@ -111,6 +124,7 @@ class Sequence:
             if len(self.ids) % BLOCK_TOKENS == 0:
                 parent = self.hashes[-1] if self.hashes else self._root
                 self.hashes.append(next_hash(parent, self.ids[-BLOCK_TOKENS:]))
+        self.known = len(self.ids)
 
     def draws(self, drafted: tuple[int, ...]) -> tuple[Draw, ...]:
         """How to choose the id at `known`, and the ones after each drafted id."""

@@ -61,8 +61,12 @@ class Parked:
 class KvManager:
     """All block tables go through it; tables are the sequences' own lists of block numbers."""
 
-    def __init__(self, blocks: int, host_slots: int = 0) -> None:
+    def __init__(
+        self, blocks: int, host_slots: int = 0, *, block_tokens: int = BLOCK_TOKENS
+    ) -> None:
+        """`block_tokens`: of a block; a simulation may count in coarser ones, an engine cannot."""
         assert blocks > 0, blocks
+        self.block_tokens = block_tokens
         self._pool = BlockPool(blocks)
         self._prefix = PrefixIndex()
         self._host = HostTier(host_slots)
@@ -101,14 +105,14 @@ class KvManager:
 
     def hit_blocks(self, hashes: Sequence[bytes], known: int) -> int:
         """Blocks of the pool that `attach` would find; one known token is left to compute."""
-        found, most = 0, min(len(hashes), (known - 1) // BLOCK_TOKENS)
+        found, most = 0, min(len(hashes), (known - 1) // self.block_tokens)
         while found < most and self._prefix.find(hashes[found]) is not None:
             found += 1
         return found
 
     def leading(self, hashes: Sequence[bytes], known: int) -> int:
         """As `hit_blocks`, with those that the host tier has."""
-        found, most = 0, min(len(hashes), (known - 1) // BLOCK_TOKENS)
+        found, most = 0, min(len(hashes), (known - 1) // self.block_tokens)
         while found < most and self.find(hashes[found]) != (None, None):
             found += 1
         return found
@@ -121,7 +125,7 @@ class KvManager:
     def attach(self, table: list[int], hashes: Sequence[bytes], known: int) -> int:
         """Fill an empty table with the longest known prefix; returns its tokens."""
         assert not table, table
-        for block_hash in hashes[: (known - 1) // BLOCK_TOKENS]:
+        for block_hash in hashes[: (known - 1) // self.block_tokens]:
             block, slot = self.find(block_hash)
             if block is not None:
                 self._pool.share(block)
@@ -131,11 +135,11 @@ class KvManager:
                 self._prefix.put(block_hash, table[-1])
             else:
                 break
-        return len(table) * BLOCK_TOKENS
+        return len(table) * self.block_tokens
 
     def grow(self, table: list[int], tokens: int) -> bool:
         """Give a table blocks for `tokens` tokens, evicting cached ones; all of them or none."""
-        missing = blocks_for(tokens) - len(table)
+        missing = blocks_for(tokens, self.block_tokens) - len(table)
         if missing > self.available:
             return False
         for _ in range(missing):
@@ -146,7 +150,7 @@ class KvManager:
 
     def trim(self, table: list[int], tokens: int) -> None:
         """Give back what lies beyond `tokens` tokens: rows of refused drafts."""
-        while len(table) > blocks_for(tokens):
+        while len(table) > blocks_for(tokens, self.block_tokens):
             self._drop(table.pop())
 
     def publish(self, table: list[int], index: int, block_hash: bytes) -> None:
@@ -217,7 +221,7 @@ class KvManager:
     def meet(self, table: list[int], loading: Loading, computed: int) -> None:
         """Put what has landed behind `computed` tokens into a table that has blocks for it."""
         assert len(table) >= loading.end, (len(table), loading.end)
-        for index in range(computed // BLOCK_TOKENS, loading.end):
+        for index in range(computed // self.block_tokens, loading.end):
             self._unfill(table[index])  # what was parked of it is in the loaded block too
             self._fill(table[index], loading.slots[loading.end - 1 - index])
         self.abandon(loading)
@@ -234,13 +238,13 @@ class KvManager:
 
         None, if there is no room for all of them, or if they are not to be trusted.
         """
-        blocks = table[: blocks_for(tokens)]
+        blocks = table[: blocks_for(tokens, self.block_tokens)]
         over = self._parked_slots + len(blocks) > self._parked_slots_max
         if over or not self._tainted.isdisjoint(blocks):
             return None
         parked = Parked(tokens, published, [])
         for index, block in enumerate(blocks):
-            full = (index + 1) * BLOCK_TOKENS <= tokens
+            full = (index + 1) * self.block_tokens <= tokens
             slot = self._slot_for(block, hashes[index] if full else None)
             if slot is None:
                 self.unpark(parked)
@@ -267,7 +271,7 @@ class KvManager:
                 break
             elif name is not None and (len(table) == 1 or self._prefix.indexed(table[-2])):
                 self._prefix.put(name, table[-1])
-        tokens = min(parked.tokens, len(table) * BLOCK_TOKENS)
+        tokens = min(parked.tokens, len(table) * self.block_tokens)
         self.unpark(parked)
         return tokens
 
@@ -343,7 +347,7 @@ class KvManager:
 
     def _restore(self, table: list[int], slot: int) -> bool:
         self._host.hold(slot)  # or the eviction for its block might take it
-        grown = self.grow(table, (len(table) + 1) * BLOCK_TOKENS)
+        grown = self.grow(table, (len(table) + 1) * self.block_tokens)
         if grown:
             self._fill(table[-1], slot)
         self._host.drop(slot)
