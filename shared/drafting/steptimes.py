@@ -6,6 +6,7 @@ Where rows cost less than that so far, it expects less of more rows too: else no
 """
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from itertools import accumulate
 
 from firstlight.shared.drafting.prefilltimes import PrefillTimes
@@ -37,7 +38,11 @@ class StepTimes:
 
     def observe(self, rows: int, ms: float) -> None:
         """A step of `rows` sampled rows and nothing else took `ms`."""
-        _note(self._ms, rows, ms)
+        _note(self._ms, rows, (ms,))
+
+    def observe_each(self, rows: int, times_ms: Iterable[float]) -> None:
+        """Steps of `rows` sampled rows took these times, one after the other."""
+        _note(self._ms, rows, times_ms)
 
     def observe_prefill(self, tokens: int, looked_at: int, rows: int, ms: float) -> None:
         """A step took `ms` with `tokens` prefill tokens, which looked at `looked_at` tokens, beside
@@ -50,13 +55,17 @@ class StepTimes:
         return _expected(self._ms, rows)
 
 
-def _note(table: dict[int, float], rows: int, ms: float) -> None:
+def _note(table: dict[int, float], rows: int, times_ms: Iterable[float]) -> None:
     bucket = min(BUCKETS, key=lambda size: abs(size - rows))
-    scaled, held = ms * _assumed(bucket) / _assumed(rows), table.get(bucket)
-    if held is None:
-        table[bucket] = scaled
-    else:
-        table[bucket] = held + _WEIGHT * (min(scaled, _OUTLIER * held) - held)
+    of_bucket, of_rows, held = _assumed(bucket), _assumed(rows), table.get(bucket)
+    for ms in times_ms:
+        scaled = ms * of_bucket / of_rows
+        if held is None:
+            held = scaled
+        else:
+            held += _WEIGHT * (min(scaled, _OUTLIER * held) - held)
+    if held is not None:
+        table[bucket] = held
 
 
 def _expected(table: dict[int, float], rows: int) -> float:

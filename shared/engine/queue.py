@@ -11,6 +11,8 @@ are finitely many, each ends after at most its `max_tokens`, and nobody overtake
 are served, whatever keeps coming.
 """
 
+from math import inf
+
 from firstlight.shared.engine.plan import EngineConfig
 from firstlight.shared.engine.sequence import Sequence
 
@@ -23,6 +25,14 @@ def level(sequence: Sequence, now: float, config: EngineConfig) -> int:
     while reached and waited_s >= (lift_s := config.ageing_slas * config.slas.of(reached)):
         reached, waited_s = reached - 1, waited_s - lift_s
     return reached
+
+
+def lifted_s(sequence: Sequence, now: float, config: EngineConfig) -> float:
+    """When waiting on lifts a waiting sequence to the next class; inf, if it is in the highest."""
+    reached, waited_s = int(sequence.request.priority), sequence.waiting_s(now)
+    while reached and waited_s >= (lift_s := config.ageing_slas * config.slas.of(reached)):
+        reached, waited_s = reached - 1, waited_s - lift_s
+    return now + lift_s - waited_s if reached else inf
 
 
 def importance(sequence: Sequence, now: float, config: EngineConfig) -> Importance:

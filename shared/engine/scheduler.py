@@ -14,15 +14,19 @@ aside only sequences of a lower class that have not waited their way up to its o
 """
 
 from dataclasses import dataclass
+from math import inf
 
 from firstlight.shared.blocks import BLOCK_TOKENS, blocks_for
 from firstlight.shared.drafting.prefilltimes import pairs
 from firstlight.shared.drafting.steptimes import StepTimes
 from firstlight.shared.engine.kv.manager import KvManager, Loading
 from firstlight.shared.engine.plan import EngineConfig, Turn, TurnEvent
-from firstlight.shared.engine.queue import Importance, WaitingQueue, importance, level
+from firstlight.shared.engine.queue import Importance, WaitingQueue, importance, level, lifted_s
 from firstlight.shared.engine.sequence import Sequence
 from firstlight.shared.errors import DeadlineError, FirstlightError
+
+_ROUNDING_S = 1e-6
+"""More than sums of times are off."""
 
 
 @dataclass(slots=True)
@@ -180,6 +184,13 @@ class Scheduler:
                 work.sequence.first_step_s = now
                 self._note(work.sequence, Turn.FIRST_STEP)
         return list(self._works.values())
+
+    def settled_until_s(self, now: float) -> float:
+        """How long those who find no place now find none, if nothing but time goes on."""
+        waiting = self._waiting.all()
+        lifts = (lifted_s(sequence, now, self._config) for sequence in waiting)
+        deadlines = (sequence.deadline_s for sequence in waiting)
+        return min(min(lifts, default=inf), min(deadlines, default=inf)) - _ROUNDING_S
 
     def rank(self, sequence: Sequence, now: float) -> Importance:
         """Sorts the most important sequence first."""

@@ -77,8 +77,13 @@ class StepTable:
             prefill += before
             looked_at += pairs(before, one.start)
             context += (one.start + len(one.ids)) * bool(one.draws)
+        return self.work_ms(sampled, prefill, looked_at, context)
+
+    def work_ms(self, sampled: int, prefill: int, looked_at: int, context: int) -> float:
+        """Of a step with so many rows of both kinds, so many tokens that its prefill looks at, and
+        so many that its sampled rows read."""
         if self.token_ms is None:
-            return self.ms(plan.rows)
+            return self.ms(sampled + prefill)
         rest_ms = self.token_ms * prefill + self.pair_ms * looked_at + self.context_ms * context
         return self.ms(sampled) + rest_ms
 
