@@ -60,15 +60,22 @@ class Pick:
     server: int | None
     wait_s: float = 0.0
     reason: str = ""
+    fetch_from: int | None = None
+    "a server whose KV of the prefix is copied to `server` first; most rules never ask for that"
 
 
 class Policy(Protocol):
-    """A rule. One instance belongs to one decider; what it remembers has a limit."""
+    """A rule. One instance belongs to one decider; what it remembers has a limit.
+
+    The hooks do nothing unless a rule says so. The simulator calls `sent` for each request that
+    leaves, `first_token` at most once and `ended` once for each that was sent.
+    """
 
     name: ClassVar[str]
     source: ClassVar[str]
     "where the rule was published"
     has_network_term: ClassVar[bool]
+    "it weighs round trips by itself; one that does not is also run inside the nearest region"
     knobs: ClassVar[tuple[float, ...]]
     "values of the main knob in the order tried, the published one first; one: there is no knob"
 
