@@ -109,6 +109,7 @@ class Core:
         """When each step of the stretch ends; empty while nothing runs."""
         self._took_ms: list[float] = []
         self._told: list[Told] = []
+        self._counted: list[str] = []
 
     @property
     def due_s(self) -> float | None:
@@ -147,6 +148,11 @@ class Core:
         told, self._told = self._told, []
         return told
 
+    def take_counted(self) -> list[str]:
+        """Requests that its load counts now, since the last call."""
+        counted, self._counted = self._counted, []
+        return counted
+
     def slow(self, factor: float, now: float) -> None:
         """From the next step on steps take `factor` times as long."""
         self._factor = factor
@@ -169,6 +175,16 @@ class Core:
         """Leading prompt tokens that are here, in either tier."""
         return self._kv.leading(hashes, prompt_tokens) * self.spec.block_tokens
 
+    def land(self, hashes: Many[bytes]) -> None:
+        """KV of a prefix came from elsewhere; as much as has room is cached, the beginning first."""
+        size, table = self.spec.block_tokens, list[int]()
+        here = self._kv.attach(table, hashes, len(hashes) * size + 1) // size
+        for index in range(here, len(hashes)):
+            if not self._kv.grow(table, (index + 1) * size):
+                break
+            self._kv.publish(table, index, hashes[index])
+        self._kv.release(table)
+
     def load_at(self, at_s: float) -> Load:
         """What it would have said of itself at that time."""
         return self._loads[max(0, bisect_right(self._load_times_s, at_s) - 1)]
@@ -180,6 +196,7 @@ class Core:
                 request, epoch=1, committed=(), credit=1 << 62, now=now, counted=asked
             )
             self._scheduler.add(sequence, now)
+            self._counted.append(request.id)
         self._inbox.clear()
         for sequence, error in self._scheduler.expire(now):
             self._told.append(Ended(sequence.id, now, error.kind))

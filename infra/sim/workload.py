@@ -20,7 +20,8 @@ from firstlight.shared.errors import ConfigError
 
 COMMON_SHARE = 0.02
 """A beginning that more than this share of all requests has is no sign of a session."""
-DAY_S = 86_400.0
+ANSWER_GUESS_TOKENS = 350
+"""What is expected of an answer that nobody knows: the Mooncake conversation trace's median."""
 
 
 @dataclass(frozen=True, slots=True)

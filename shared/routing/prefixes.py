@@ -27,8 +27,9 @@ BELIEF_STEP = 0.2
 class SentPrefixes:
     """Block hash → cores that should have it, until when; the longest unused is dropped first."""
 
-    def __init__(self, *, blocks_max: int = BLOCKS_MAX) -> None:
-        self._blocks_max = blocks_max
+    def __init__(self, *, blocks_max: int = BLOCKS_MAX, block_tokens: int = BLOCK_TOKENS) -> None:
+        """`block_tokens`: of the blocks that it is told of; a simulation's are coarser."""
+        self._blocks_max, self._block_tokens = blocks_max, block_tokens
         self._until: OrderedDict[bytes, dict[str, float]] = OrderedDict()
         self._belief: OrderedDict[str, float] = OrderedDict()
         self._all = DecayingSum(TRAFFIC_HALF_LIFE_S)
@@ -51,7 +52,7 @@ class SentPrefixes:
                 if until > now and core not in blocks:
                     blocks[core] = depth
         return {
-            core: int(depth * BLOCK_TOKENS * self._belief.get(core, 1.0))
+            core: int(depth * self._block_tokens * self._belief.get(core, 1.0))
             for core, depth in blocks.items()
         }
 

@@ -1,0 +1,110 @@
+"""Our own rule in the simulator: the code that runs in edges, fed with what an edge knows.
+
+It is not told what a core has cached: as an edge does, it goes by what it sent there itself, and by
+what the cores say of their hot prefixes.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+from firstlight.infra.sim.mesh import Mesh
+from firstlight.infra.sim.policies.policy import Ask, Pick, Seen
+from firstlight.shared.routing.choose import SHED, Wanted, choose
+from firstlight.shared.routing.cost import CoreState
+from firstlight.shared.routing.ejection import Ejection
+from firstlight.shared.routing.prefixes import BLOCKS_MAX, SentPrefixes
+from firstlight.shared.routing.spill import draw
+from firstlight.shared.types import Load
+
+
+class Firstlight:
+    """One edge's share of the mesh's routing."""
+
+    name = "firstlight"
+    source = "shared/routing"
+    has_network_term = True
+    knobs = (0.0,)
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        spec = mesh.setup.spec
+        self._size = spec.block_tokens
+        blocks_max = BLOCKS_MAX * 16 // spec.block_tokens
+        self._sent = SentPrefixes(blocks_max=blocks_max, block_tokens=spec.block_tokens)
+        self._ejection = Ejection()
+        self._expected: dict[int, int] = {}
+        """Prompt tokens that each request was expected to find."""
+
+    def pick(self, ask: Ask, seen: Sequence[Seen], rng: Random) -> Pick:
+        """As `edge_node.route` does it."""
+        now = ask.now_s
+        hashes = self._mesh.names(ask.blocks, ask.prompt_tokens)
+        resident = self._sent.resident(hashes, now)
+        states = [self._state(one, resident, now) for one in seen]
+        row = self._mesh.row(ask.origin)
+        home = None if row is None else draw(row, str(ask.session).encode())
+        wanted = Wanted(
+            home=home or self._mesh.regions[ask.origin], prompt_tokens=ask.prompt_tokens
+        )
+        route = choose(states, wanted, rng)
+        if not route.candidates or route.reason.startswith(SHED):
+            return Pick(None, reason=route.reason)
+        best = route.candidates[0]
+        server = int(best.core)
+        self._expected[ask.request] = resident.get(best.core, 0)
+        self._sent.sent(best.core, hashes, now)
+        self._ejection.asked(best.core, now)
+        return Pick(server, reason=f"{best.ttft_ms:.0f} ms, {best.reason}, {route.reason}")
+
+    def _state(self, one: Seen, resident: dict[str, int], now: float) -> CoreState:
+        core = str(one.server)
+        load = Load(
+            running=one.running,
+            queued=one.waiting,
+            queued_prefill_tokens=one.queued_prefill_tokens,
+            sequences_max=one.sequences_max,
+            kv_used_share=one.kv_used_share,
+            step_ms=one.step_ms,
+            prefill_ms_per_token=one.prefill_ms_per_token,
+        )
+        return CoreState(
+            core=core,
+            region=self._mesh.regions[one.region],
+            load=load,
+            rtt_ms=one.rtt_ms,
+            age_s=one.age_s,
+            unseen_opens=one.unseen_opens,
+            unseen_prompt_tokens=one.unseen_prompt_tokens,
+            prefix_tokens=resident.get(core, 0),
+            ejected=self._ejection.ejected(core, now),
+            penalty_ms=self._ejection.penalty_ms(core, now),
+        )
+
+    def sent(self, ask: Ask, server: int) -> None:
+        """Known since `pick`."""
+
+    def first_token(self, ask: Ask, server: int, ttft_ms: float, now_s: float) -> None:
+        """See `computed`."""
+
+    def ended(self, ask: Ask, server: int, latency_ms: float, now_s: float) -> None:
+        """Nothing is kept of it."""
+        self._expected.pop(ask.request, None)
+
+    def computed(self, ask: Ask, server: int, cached_tokens: int, now: float) -> None:
+        """The first commit."""
+        self._ejection.success(str(server))
+        self._sent.computed(
+            str(server),
+            self._mesh.names(ask.blocks, ask.prompt_tokens),
+            expected_tokens=self._expected.get(ask.request, 0),
+            cached_tokens=cached_tokens,
+            now=now,
+        )
+
+    def turned_away(self, server: int, now: float) -> None:
+        """No room, whatever it said."""
+        self._ejection.refused(str(server), now)
+
+    def lost(self, server: int, now: float) -> None:
+        """Its cache may be gone."""
+        self._sent.forget(str(server))
