@@ -10,7 +10,7 @@ would one by one; a test holds it to that too. Sans-IO: whoever owns a core tell
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from firstlight.shared.drafting.prefilltimes import pairs
@@ -92,8 +92,8 @@ class Core:
         """Time spent in steps, and prompt tokens computed in them."""
         self.steps = self.preemptions = 0
         self._restart()
-        self._said = self._load()
-        self._loads: list[Load] = [self._said]
+        self._said = self._say()
+        self._loads: list[Load] = [self._load()]
         self._load_times_s: list[float] = [-inf]
 
     def _restart(self) -> None:
@@ -104,6 +104,8 @@ class Core:
         self._times = StepTimes()
         self._inbox: list[tuple[Request, Counted]] = []
         self._works: list[Work] = []
+        self._ran = 0, 0, 0
+        """Sampled rows, prefill tokens, and tokens that these look at, of the step that runs."""
         self._began_s = 0.0
         self._ends_s: list[float] = []
         """When each step of the stretch ends; empty while nothing runs."""
@@ -211,14 +213,17 @@ class Core:
         sampled = prefill = looked_at = context = 0
         fresh = False
         for work in self._works:
-            sequence = work.sequence
-            if work.samples:
+            sequence, before = work.sequence, work.count
+            reached = sequence.computed + before
+            if reached == sequence.known:
+                before -= 1
                 sampled += 1
-                context += sequence.computed + work.count
+                context += reached
                 fresh = fresh or not sequence.reported
-            before = work.count - work.samples
-            prefill += before
-            looked_at += pairs(before, sequence.computed)
+            if before:
+                prefill += before
+                looked_at += pairs(before, sequence.computed)
+        self._ran = sampled, prefill, looked_at
         table = self.spec.table
         if prefill or fresh or copied or not self._stretches:
             ms = table.work_ms(sampled, prefill, looked_at, context) + copied * self._copy_ms
@@ -268,11 +273,12 @@ class Core:
         self.busy_s += end_s - self._began_s
         self._measure()
         for work in self._works:
-            if work.samples:
-                self._commit(work.sequence, work.count, steps, end_s)
+            sequence = work.sequence
+            if sequence.computed + work.count == sequence.known:
+                self._commit(sequence, work.count, steps, end_s)
             else:
-                work.sequence.computed += work.count
-                self._publish(work.sequence)
+                sequence.computed += work.count
+                self._publish(sequence)
         self._works = []
         self._kv.check()
 
@@ -299,33 +305,38 @@ class Core:
 
     def _measure(self) -> None:
         """As the engine does: before what was planned is done."""
-        rows = sum(work.samples for work in self._works)
-        prefill = sum(work.count - work.samples for work in self._works)
+        rows, prefill, looked_at = self._ran
         self.prefill_tokens += prefill
         if prefill:
-            looked_at = sum(work.looked_at for work in self._works)
             self._times.observe_prefill(prefill, looked_at, rows, self._took_ms[0])
         else:
             self._times.observe_each(rows, self._took_ms)
 
     def _remember(self, now: float) -> None:
-        load = self._load()
-        if load != self._said:  # without the table, which each step moves a little
-            self._said = load
-            self._loads.append(replace(load, step_ms=self._times.table))
+        said = self._say()
+        if said != self._said:  # without the table, which each step moves a little
+            self._said = said
+            self._loads.append(self._load())
             self._load_times_s.append(now)
             if len(self._loads) > 2 * LOADS_MAX:
                 del self._loads[:LOADS_MAX], self._load_times_s[:LOADS_MAX]
 
+    def _say(self) -> tuple[int, int, int, float, float]:
+        scheduler = self._scheduler
+        used = 1.0 - self._kv.available / self._config.blocks
+        rate = self._times.prefill.ms_per_token
+        return scheduler.running, scheduler.queued, scheduler.queued_prefill_tokens, used, rate
+
     def _load(self) -> Load:
-        config, counts = self._config, self._kv.counts
+        running, queued, queued_prefill_tokens, used, rate = self._said
         return Load(
-            running=self._scheduler.running,
-            queued=self._scheduler.queued,
-            queued_prefill_tokens=self._scheduler.queued_prefill_tokens,
-            sequences_max=config.sequences_max + config.waiting_max,
-            kv_used_share=counts.used / counts.total,
-            prefill_ms_per_token=self._times.prefill.ms_per_token,
+            running=running,
+            queued=queued,
+            queued_prefill_tokens=queued_prefill_tokens,
+            sequences_max=self._config.sequences_max + self._config.waiting_max,
+            kv_used_share=used,
+            step_ms=self._times.table,
+            prefill_ms_per_token=rate,
         )
 
 

@@ -6,7 +6,6 @@ during the last ten seconds and how many cores live. A published rule of others 
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from hashlib import blake2b
 from typing import Protocol, runtime_checkable
 
@@ -67,8 +66,8 @@ class Mesh:
 
     def arrived(self, asked: Asked) -> None:
         """A request came in: nobody knows yet how long its answer will be."""
-        guessed = replace(asked, answer_tokens=ANSWER_GUESS_TOKENS)
-        self._work.append((asked.origin, work_s(guessed, self.setup.spec)))
+        amount_s = work_s(asked.prompt_tokens, ANSWER_GUESS_TOKENS, self.setup.spec)
+        self._work.append((asked.origin, amount_s))
         self._arrived_s.append(asked.at_s)
 
     def tick(self, servers: Sequence[Server], now: float) -> None:

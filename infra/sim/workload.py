@@ -96,23 +96,28 @@ def _blocks(arrival: Arrival, own: int) -> tuple[int, ...]:
     return arrival.blocks + tuple((own << 20) - index for index in range(missing))
 
 
-def work_s(asked: Asked, spec: CoreSpec) -> float:
+def work_s(prompt_tokens: int, answer_tokens: int, spec: CoreSpec) -> float:
     """What a core does for a request of which it has nothing cached.
 
     A prefill takes what the table says of it. A token of the answer takes its share of a step of as
     many sequences as the core has places or memory for, and the reading of its own context.
     """
     table = spec.table
-    context = asked.prompt_tokens + asked.answer_tokens / 2
+    context = prompt_tokens + answer_tokens / 2
     rows = max(1, min(spec.sequences_max, int(spec.pool_tokens / _MEAN_CONTEXT_TOKENS)))
-    prefill_ms = table.work_ms(0, asked.prompt_tokens, pairs(asked.prompt_tokens, 0), 0)
+    prefill_ms = table.work_ms(0, prompt_tokens, pairs(prompt_tokens, 0), 0)
     prefill_ms -= table.ms(0)
     token_ms = table.ms(rows) / rows + table.context_ms * context
-    return (prefill_ms + asked.answer_tokens * token_ms) / 1000
+    return (prefill_ms + answer_tokens * token_ms) / 1000
 
 
 _MEAN_CONTEXT_TOKENS = 12_000
 """Of the Mooncake conversation trace; says how many sequences fit into a pool."""
+
+
+def offered_s(asked: Sequence[Asked], spec: CoreSpec) -> float:
+    """Of all of them together."""
+    return sum(work_s(one.prompt_tokens, one.answer_tokens, spec) for one in asked)
 
 
 def at_load(
@@ -124,7 +129,7 @@ def at_load(
     span_s = max(one.at_s for one in asked)
     if span_s <= 0:
         raise ConfigError("all requests come at once: there is no load to speak of")
-    speed = load * cores * span_s / sum(work_s(one, spec) for one in asked)
+    speed = load * cores * span_s / offered_s(asked, spec)
     return tuple(replace(one, at_s=one.at_s / speed) for one in asked), speed
 
 

@@ -86,9 +86,12 @@ class Scheduler:
     @property
     def queued_prefill_tokens(self) -> int:
         """Tokens to compute before everyone here has its next id."""
-        return sum(sequence.uncached_tokens for sequence in self._waiting.all()) + sum(
-            max(0, sequence.behind - 1) for sequence in self._running.values()
-        )
+        tokens = 0
+        for sequence in self._running.values():
+            behind = sequence.known - sequence.computed
+            if behind > 1:
+                tokens += behind - 1
+        return tokens + sum(sequence.uncached_tokens for sequence in self._waiting.all())
 
     def all(self) -> list[Sequence]:
         """Everyone here."""
@@ -158,6 +161,8 @@ class Scheduler:
         gone: list[tuple[Sequence, FirstlightError]] = []
         for sequence in self.all():
             stood = sequence.stalled_since_s is not None
+            if not stood and sequence.known < sequence.credit and now < sequence.deadline_s:
+                continue  # nearly all of them, in every step
             error: FirstlightError | None = sequence.stall(now, self._config.credit_timeout_s)
             if stood != sequence.stalled:
                 self._note(sequence, Turn.STALLED if sequence.stalled else Turn.RESUMED)
@@ -176,7 +181,8 @@ class Scheduler:
         self._works = {}
         self._prefill_ms_per_token = times.prefill.ms_per_token
         for sequence in self.all():
-            self._look(sequence)
+            if sequence.loading is not None:
+                self._look(sequence)
         self._plan_decodes(now)
         self._plan_prefills(now, times)
         for work in self._works.values():
@@ -197,23 +203,25 @@ class Scheduler:
         return importance(sequence, now, self._config)
 
     def _plan_decodes(self, now: float) -> None:
+        config, running, works = self._config, self._running, self._works
         ready = [
             sequence
-            for sequence in self._running.values()
-            if sequence.known - sequence.computed == 1 and not sequence.stalled
+            for sequence in running.values()
+            if sequence.known - sequence.computed == 1 and sequence.known < sequence.credit
         ]
-        for sequence in sorted(ready, key=lambda one: self.rank(one, now)):
-            if sequence.id in self._running and self._room(sequence, sequence.known, now):
-                self._works[sequence.id] = Work(sequence, 1)
+        ready.sort(key=lambda one: importance(one, now, config))
+        for sequence in ready:
+            if sequence.id in running and self._room(sequence, sequence.known, now):
+                works[sequence.id] = Work(sequence, 1)
 
     def _plan_prefills(self, now: float, times: StepTimes) -> None:
         behind = [
-            sequence
-            for sequence in self.all()
-            if not sequence.stalled
-            and (sequence.id not in self._running or sequence.known - sequence.computed > 1)
-            and not self._holds(sequence, now)
+            *(one for one in self._running.values() if one.known - one.computed > 1),
+            *self._waiting.all(),
         ]
+        behind = [one for one in behind if not (one.stalled or self._holds(one, now))]
+        if not behind:
+            return
         chunk = min(self._config.prefill_chunk, self._config.step_tokens_max - len(self._works))
         left_ms, full = self._prefill_budget_ms(times), False
         for sequence in sorted(behind, key=lambda one: self.rank(one, now)):
@@ -250,8 +258,7 @@ class Scheduler:
     def _look(self, sequence: Sequence) -> None:
         """What has landed for it; nothing is of use any more once it has come to the end itself."""
         loading = sequence.loading
-        if loading is None:
-            return
+        assert loading is not None
         self._kv.look(loading, sequence.hashes)
         if loading.end * self._block_tokens <= sequence.computed:
             self.settle(sequence)
@@ -337,6 +344,8 @@ class Scheduler:
 
     def _room(self, sequence: Sequence, tokens: int, now: float) -> bool:
         """Blocks for `tokens` tokens, taken from the less important; False: it gave way itself."""
+        if tokens <= len(sequence.table) * self._block_tokens:
+            return True
         while not self._kv.grow(sequence.table, tokens):
             victim = max(self._running.values(), key=lambda one: (one.stalled, self.rank(one, now)))
             self._preempt(victim, now)

@@ -36,6 +36,10 @@ class Seen:
     "of the report"
     own_in_flight: int
     "opens of this decider minus its ends"
+    unseen_opens: int = 0
+    "opens of this decider that the report does not count yet"
+    unseen_prompt_tokens: int = 0
+    "prompt tokens of those"
 
 
 @dataclass(frozen=True, slots=True)
