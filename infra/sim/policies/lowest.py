@@ -1,10 +1,10 @@
 """What several rules do alike: the lowest cost with ties at random, and a server's load. Sans-IO.
 
 A published rule that counts requests assumes one router, whose own count is the whole load. Several
-deciders share the servers here, so `in_flight` is the greater of what a server said last and what
-the decider itself has open there: better than either alone, and better than the router it is
-published with would know. Rules that are known for their local counts (least request, P2C, peak
-EWMA) keep those.
+deciders share the servers here, so `in_flight` is what a server said last and what the decider has
+sent there since, or what the decider has open there, whichever is more: better than either alone,
+and better than the router it is published with would know. Rules that are known for their local
+counts (least request, P2C, peak EWMA) keep those.
 """
 
 from collections.abc import Sequence
@@ -31,4 +31,4 @@ def lowest(costs: Sequence[float], rng: Random) -> int:
 
 def in_flight(one: Seen) -> int:
     """Requests that a server has, as well as the decider can know."""
-    return max(0, one.own_in_flight, one.waiting + one.running)
+    return max(0, one.own_in_flight, one.waiting + one.running + one.unseen_opens)

@@ -6,6 +6,7 @@ counted at the mean of this decider's prompts. Beyond `OPEN_MAX` open requests t
 as ended.
 """
 
+from firstlight.infra.sim.policies.lowest import in_flight
 from firstlight.infra.sim.policies.policy import Seen
 
 OPEN_MAX = 65_536
@@ -53,9 +54,9 @@ class Outstanding:
 
     def tokens(self, one: Seen) -> float:
         """Prompt tokens of all requests at a server: own ones, and others' at the mean."""
-        others = max(0, one.waiting + one.running - one.own_in_flight)
+        others = max(0, in_flight(one) - one.own_in_flight)
         return self._tokens.get(one.server, 0) + others * self.mean_tokens()
 
     def prefill_tokens(self, one: Seen) -> int:
-        """Prompt tokens that a server has to compute: what it said, or what this decider knows."""
+        """Prompt tokens that a server has to compute: by its word, or by what was sent there."""
         return max(one.queued_prefill_tokens, self._prefill_tokens.get(one.server, 0))

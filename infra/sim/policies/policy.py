@@ -40,10 +40,6 @@ class Seen:
     "opens of this decider that the report does not count yet"
     unseen_prompt_tokens: int = 0
     "prompt tokens of those"
-    unseen_opens: int = 0
-    "opens of this decider that the report does not count yet"
-    unseen_prompt_tokens: int = 0
-    "prompt tokens of those"
 
 
 @dataclass(frozen=True, slots=True)

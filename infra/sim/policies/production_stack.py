@@ -37,7 +37,8 @@ def mixed(value: int) -> int:
 
 def of_session(session: int, seen: Sequence[Seen]) -> int:
     """The server of a session: it stays while that server is there."""
-    return max((mixed(mixed(session) ^ one.server), one.server) for one in seen)[1]
+    its = mixed(session)
+    return max((mixed(its ^ one.server), one.server) for one in seen)[1]
 
 
 class PrefixAware(Policy):

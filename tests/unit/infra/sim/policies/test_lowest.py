@@ -27,6 +27,7 @@ def test_any_will_do_if_no_cost_is_a_number() -> None:
 
 def test_a_server_has_what_it_said_or_what_was_sent_there_if_that_is_more() -> None:
     assert in_flight(seen(0, waiting=2, running=3, own_in_flight=4)) == 5
+    assert in_flight(seen(0, waiting=2, running=3, own_in_flight=4, unseen_opens=2)) == 7
     assert in_flight(seen(0, waiting=0, running=3, own_in_flight=4)) == 4
 
 
