@@ -18,6 +18,7 @@ import firstlight
 from firstlight.infra import geoip
 from firstlight.infra.bench.load.arguments import load
 from firstlight.infra.lab import command as lab
+from firstlight.infra.sim.arguments import simulate
 from firstlight.shared.errors import ConfigError, FirstlightError
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -36,6 +37,7 @@ app.add_typer(bench, name="bench")
 app.add_typer(lab.app, name="lab")
 app.add_typer(geoip.app, name="geoip")
 bench.command("load")(load)
+app.command("simulate")(simulate)
 
 Ca = Annotated[
     Path | None,

@@ -178,7 +178,7 @@ class Core:
         return self._kv.leading(hashes, prompt_tokens) * self.spec.block_tokens
 
     def land(self, hashes: Many[bytes]) -> None:
-        """KV of a prefix came from elsewhere; as much as has room is cached, the beginning first."""
+        """KV of a prefix came from elsewhere; what has room is cached, the beginning first."""
         size, table = self.spec.block_tokens, list[int]()
         here = self._kv.attach(table, hashes, len(hashes) * size + 1) // size
         for index in range(here, len(hashes)):
@@ -294,7 +294,7 @@ class Core:
             self._told.append(Ended(sequence.id, end_s))
 
     def _publish(self, sequence: Sequence) -> None:
-        """Blocks that the answer has a part in are nobody else's, but stay for as long as others."""
+        """Blocks that the answer has a part in are nobody else's, but stay as long as others."""
         until = sequence.computed // self.spec.block_tokens
         while sequence.published < until:
             index = sequence.published

@@ -1,4 +1,4 @@
-"""A decider: an edge that knows the cores by what was told to it, and asks its rule for each request.
+"""A decider: an edge that knows cores by what was told to it, and asks its rule for each request.
 
 What it knows of a core is what the core said at the last report that has reached it: a report comes
 every 250 ms, and with every step that commits to a stream of this edge. What it opened itself since
@@ -154,9 +154,7 @@ class Edge:
         link.heard_s = max(link.heard_s, at_s)
         return link.heard_s
 
-    def _seen(
-        self, server: Server, link: _Link, flight: Flight, tokens: int, now: float
-    ) -> Seen:
+    def _seen(self, server: Server, link: _Link, flight: Flight, tokens: int, now: float) -> Seen:
         heard_s = self._heard(link, now)
         load = server.core.load_at(heard_s)
         opens = link.opens

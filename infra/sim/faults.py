@@ -1,9 +1,9 @@
 """What breaks, when, and for how long: told in words as on a command line.
 
-    kill:core-3@60+20      a core's process ends after 60 s and is there again 20 s later, empty
-    region:seoul@100+60    all cores of a region at once, and without a word: nobody hears of it
-                           until their silence is noticed
-    slow:core-5@30+90x3    its steps take three times as long
+kill:core-3@60+20      a core's process ends after 60 s and is there again 20 s later, empty
+region:seoul@100+60    all cores of a region at once, and without a word: nobody hears of it
+                       until their silence is noticed
+slow:core-5@30+90x3    its steps take three times as long
 """
 
 import re

@@ -10,7 +10,7 @@ from random import Random
 from firstlight.infra.sim.policies.policy import Ask, Pick, Policy, Seen
 
 
-class Nearby:
+class Nearby(Policy):
     """Another rule, with fewer cores to choose from."""
 
     name = "nearby"

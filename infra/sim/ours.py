@@ -8,16 +8,15 @@ from collections.abc import Sequence
 from random import Random
 
 from firstlight.infra.sim.mesh import Mesh
-from firstlight.infra.sim.policies.policy import Ask, Pick, Seen
+from firstlight.infra.sim.policies.policy import Ask, Pick, Policy, Seen
 from firstlight.shared.routing.choose import SHED, Wanted, choose
 from firstlight.shared.routing.cost import CoreState
 from firstlight.shared.routing.ejection import Ejection
 from firstlight.shared.routing.prefixes import BLOCKS_MAX, SentPrefixes
-from firstlight.shared.routing.spill import draw
 from firstlight.shared.types import Load
 
 
-class Firstlight:
+class Firstlight(Policy):
     """One edge's share of the mesh's routing."""
 
     name = "firstlight"
@@ -41,10 +40,11 @@ class Firstlight:
         hashes = self._mesh.names(ask.blocks, ask.prompt_tokens)
         resident = self._sent.resident(hashes, now)
         states = [self._state(one, resident, now) for one in seen]
-        row = self._mesh.row(ask.origin)
-        home = None if row is None else draw(row, str(ask.session).encode())
         wanted = Wanted(
-            home=home or self._mesh.regions[ask.origin], prompt_tokens=ask.prompt_tokens
+            home=self._mesh.regions[ask.origin],
+            prompt_tokens=ask.prompt_tokens,
+            spill=self._mesh.row(ask.origin),
+            session=str(ask.session).encode(),
         )
         route = choose(states, wanted, rng)
         if not route.candidates or route.reason.startswith(SHED):

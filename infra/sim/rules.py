@@ -38,7 +38,7 @@ class Way:
         if self.rule == Firstlight.name:
             return Firstlight(mesh)
         kind = PUBLISHED[self.rule]
-        policy = kind(kind.knobs[0] if self.knob is None else self.knob)
+        policy: Policy = kind(kind.knobs[0] if self.knob is None else self.knob)
         return Nearby(policy) if self.nearby else policy
 
 

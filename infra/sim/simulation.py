@@ -157,9 +157,7 @@ class _Simulation:
             edge.policy.sent(ask, pick.server)
             edge.opened(flight, pick.server, now)
             there = edge.links[pick.server].there
-            self._events.at(
-                there.arrival_s(now), self._open, flight, flight.tries, pick.fetch_from
-            )
+            self._events.at(there.arrival_s(now), self._open, flight, flight.tries, pick.fetch_from)
         elif pick.wait_s > 0:
             self._events.at(now + pick.wait_s, self._decide, flight, waits + 1)
         else:

@@ -68,7 +68,7 @@ def placed(
         raise ConfigError(f"diurnal is {diurnal}, not between 0 and 1")
     span_s = max(1e-9, arrivals[-1].at_s) if arrivals else 1.0
     home: dict[int, int] = {}
-    made = []
+    made: list[Asked] = []
     for arrival, session in zip(arrivals, sessions(arrivals), strict=True):
         if session not in home:
             day = arrival.at_s / span_s

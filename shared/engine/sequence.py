@@ -39,9 +39,6 @@ class Sequence:
         """It ends when its known ids are computed."""
         self.epoch = epoch
         self.ids = [*request.prompt, *committed]
-        self.known = len(self.ids)
-        """Prompt and committed ids; the absolute position of the next id."""
-        self.prompt_tokens = len(request.prompt)
         self.history = History(request.prompt, committed)
         self.credit = credit
         """Ids may be committed at positions below it."""
@@ -55,10 +52,12 @@ class Sequence:
         self.parked: Parked | None = None
         """What it had computed when it lost its place, while it waits."""
         self._root = root_hash(tokenizer_hash=request.tokenizer_hash, salt=request.salt)
-        self.hashes = block_hashes(self._root, self.ids)
-        if counted is not None:
-            self.prompt_tokens, self.known = counted.prompt_tokens, counted.known
-            self.hashes = list(counted.hashes)
+        counted = counted or Counted(
+            len(request.prompt), len(self.ids), tuple(block_hashes(self._root, self.ids))
+        )
+        self.prompt_tokens, self.hashes = counted.prompt_tokens, list(counted.hashes)
+        self.known = counted.known
+        """Prompt and committed ids; the absolute position of the next id."""
         self.arrived_s = now
         self.deadline_s = now + request.budget_s
         self.due_s = self.deadline_s

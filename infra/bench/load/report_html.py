@@ -31,10 +31,8 @@ def page(report: Report) -> str:
     summary = {k: v for k, v in report.as_object().items() if k != "sides"}
     return "\n".join(
         [
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-            f"<title>Load: {escape(report.sides[0].target.url)}</title>",
-            f"<style>{_STYLE}{_color_style()}</style></head><body><h1>Under load</h1>",
+            head(f"Load: {report.sides[0].target.url}"),
+            "<h1>Under load</h1>",
             *(f'<p class="warn">{escape(warning)}</p>' for warning in told),
             f"<pre>{escape(report.heading)}</pre>",
             f"<pre>{escape(chr(10).join(table(report)))}</pre>",
@@ -46,6 +44,16 @@ def page(report: Report) -> str:
             "</div><h2>The load</h2>",
             f"<pre>{escape(json.dumps(summary, indent=2))}</pre></body></html>",
         ]
+    )
+
+
+def head(title: str) -> str:
+    """All before a page's first word."""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f"<title>{escape(title)}</title>"
+        f"<style>{_STYLE}{_color_style()}</style></head><body>"
     )
 
 

@@ -70,7 +70,9 @@ def by_engine(asked: Sequence[Asked], spec: CoreSpec) -> Times:
     return {name: (firsts[name], lasts[name]) for name in firsts}
 
 
-def by_core(asked: Sequence[Asked], spec: CoreSpec, *, stretches: bool = True) -> tuple[Times, Core]:
+def by_core(
+    asked: Sequence[Asked], spec: CoreSpec, *, stretches: bool = True
+) -> tuple[Times, Core]:
     core, coming = Core(spec, stretches=stretches), list(enumerate(asked))
     firsts: dict[str, float] = {}
     lasts: dict[str, float] = {}
@@ -107,7 +109,9 @@ def test_copies_to_the_host_tier_take_the_time_that_they_take_in_the_engine() ->
 def test_a_stretch_ends_at_the_same_bit_as_its_steps_one_by_one(seed: int) -> None:
     asked = crowd(seed, count=120, rate=30.0)
     fast, jumped = by_core(asked, replace(SPEC, block_tokens=128, waiting_max=400))
-    slow, stepped = by_core(asked, replace(SPEC, block_tokens=128, waiting_max=400), stretches=False)
+    slow, stepped = by_core(
+        asked, replace(SPEC, block_tokens=128, waiting_max=400), stretches=False
+    )
     assert fast == slow
     assert jumped.steps == stepped.steps
     ends_s = [last for _, last in fast.values()]
