@@ -66,7 +66,7 @@ def simulate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The last line is one object.")] = False,
 ) -> int:
-    """Run routing rules against each other on a trace, in simulated time: ours and published ones."""
+    """Run routing rules on a trace, in simulated time: ours, and those that others published."""
     from firstlight.infra.sim.command import Options, run_simulate
 
     return run_simulate(

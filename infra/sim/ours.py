@@ -8,12 +8,19 @@ from collections.abc import Sequence
 from random import Random
 
 from firstlight.infra.sim.mesh import Mesh
+from firstlight.infra.sim.moves import MOVED_TOKEN_BYTES, NEAR_BYTES_PER_S
 from firstlight.infra.sim.policies.policy import Ask, Pick, Policy, Seen
+from firstlight.shared.blocks import BLOCK_TOKENS
 from firstlight.shared.routing.choose import SHED, Wanted, choose
 from firstlight.shared.routing.cost import CoreState
 from firstlight.shared.routing.ejection import Ejection
+from firstlight.shared.routing.fetch import Source, Way
 from firstlight.shared.routing.prefixes import BLOCKS_MAX, SentPrefixes
 from firstlight.shared.types import Load
+
+
+BLOCK_MS = BLOCK_TOKENS * MOVED_TOKEN_BYTES / NEAR_BYTES_PER_S * 1000
+"""Of a block on its way between cores of a region."""
 
 
 class Firstlight(Policy):
@@ -39,7 +46,7 @@ class Firstlight(Policy):
         now = ask.now_s
         hashes = self._mesh.names(ask.blocks, ask.prompt_tokens)
         resident = self._sent.resident(hashes, now)
-        states = [self._state(one, resident, now) for one in seen]
+        states = self._states(seen, resident, now)
         wanted = Wanted(
             home=self._mesh.regions[ask.origin],
             prompt_tokens=ask.prompt_tokens,
@@ -50,14 +57,30 @@ class Firstlight(Policy):
         if not route.candidates or route.reason.startswith(SHED):
             return Pick(None, reason=route.reason)
         best = route.candidates[0]
-        server = int(best.core)
         self._expected[ask.request] = resident.get(best.core, 0)
         self._sent.sent(best.core, hashes, now)
         self._ejection.asked(best.core, now)
-        return Pick(server, reason=f"{best.ttft_ms:.0f} ms, {best.reason}, {route.reason}")
+        fetches = best.cost.way != Way.RECOMPUTE
+        return Pick(
+            int(best.core),
+            reason=f"{best.ttft_ms:.0f} ms, {best.reason}, {route.reason}",
+            fetch_from=_holder(best.core, seen, resident) if fetches else None,
+        )
 
-    def _state(self, one: Seen, resident: dict[str, int], now: float) -> CoreState:
-        core = str(one.server)
+    def _states(
+        self, seen: Sequence[Seen], resident: dict[str, int], now: float
+    ) -> list[CoreState]:
+        """All cores; each can be given what another one of its region has."""
+        most: dict[int, int] = {}
+        for one in seen:
+            held = resident.get(str(one.server), 0)
+            most[one.region] = max(held, most.get(one.region, 0))
+        return [self._state(one, resident, most[one.region], now) for one in seen]
+
+    def _state(
+        self, one: Seen, resident: dict[str, int], near_tokens: int, now: float
+    ) -> CoreState:
+        core, local_ms = str(one.server), self._mesh.setup.matrix.rtt_ms[one.region][one.region]
         load = Load(
             running=one.running,
             queued=one.waiting,
@@ -78,6 +101,8 @@ class Firstlight(Policy):
             prefix_tokens=resident.get(core, 0),
             ejected=self._ejection.ejected(core, now),
             penalty_ms=self._ejection.penalty_ms(core, now),
+            near_tokens=near_tokens,
+            near=Source(local_ms, BLOCK_MS) if near_tokens else None,
         )
 
     def sent(self, ask: Ask, server: int) -> None:
@@ -108,3 +133,10 @@ class Firstlight(Policy):
     def lost(self, server: int, now: float) -> None:
         """Its cache may be gone."""
         self._sent.forget(str(server))
+
+
+def _holder(core: str, seen: Sequence[Seen], resident: dict[str, int]) -> int:
+    """Who of its region has most of the prefix, as far as this edge knows."""
+    region = next(one.region for one in seen if str(one.server) == core)
+    here = [one for one in seen if one.region == region]
+    return max(here, key=lambda one: resident.get(str(one.server), 0)).server

@@ -17,6 +17,7 @@ from firstlight.infra.sim.edge import Edge, Flight, Server
 from firstlight.infra.sim.events import Events
 from firstlight.infra.sim.faults import SILENCE_S, Fault
 from firstlight.infra.sim.mesh import Hears, Mesh
+from firstlight.infra.sim.moves import move_s
 from firstlight.infra.sim.policies.policy import Ask, Policy
 from firstlight.infra.sim.setup import Setup
 from firstlight.infra.sim.workload import ANSWER_GUESS_TOKENS, Asked
@@ -26,9 +27,6 @@ TRIES_MAX = 4
 """A request is opened so often, all refusals and losses together."""
 WAITS_MAX = 10_000
 """A rule may put a request off so often."""
-NEAR_BYTES_PER_S, FAR_BYTES_PER_S = 100e9 / 8, 10e9 / 8
-"""What KV moves at within a region, and between regions."""
-MOVED_TOKEN_BYTES = 131_072
 DRAIN_S = 600.0
 """How long after the last arrival the run goes on at most."""
 
@@ -191,10 +189,7 @@ class _Simulation:
         have = server.core.resident_tokens(flight.hashes, tokens)
         more = source.core.resident_tokens(flight.hashes, tokens) if source.alive else 0
         moved = max(0, more - have)
-        near = source.region == server.region
-        rate = NEAR_BYTES_PER_S if near else FAR_BYTES_PER_S
-        rtt_s = self._setup.matrix.rtt_ms[source.region][server.region] / 1000
-        took_s = rtt_s + moved * MOVED_TOKEN_BYTES / rate if moved else 0.0
+        took_s = move_s(moved, self._setup.matrix, source.region, server.region)
         blocks = flight.hashes[: more // self._setup.spec.block_tokens] if moved else ()
         now = self._events.now
         self._events.at(now + took_s, self._landed, flight, flight.tries, server, blocks)
