@@ -88,9 +88,11 @@ class Core:
         self.spec, self._stretches = spec, stretches
         self._config = spec.engine_config()
         self._factor = 1.0
-        self.busy_s = self.prefill_tokens = 0.0
-        """Time spent in steps, and prompt tokens computed in them."""
-        self.steps = self.preemptions = 0
+        self.prefill_tokens = 0
+        """Computed so far."""
+        self.steps = 0
+        self._busy_s, self._busy_since_s = 0.0, inf
+        """Time spent in steps until it last stood still, and since when it has not."""
         self._restart()
         self._said = self._say()
         self._loads: list[Load] = [self._load()]
@@ -106,7 +108,6 @@ class Core:
         self._works: list[Work] = []
         self._ran = 0, 0, 0
         """Sampled rows, prefill tokens, and tokens that these look at, of the step that runs."""
-        self._began_s = 0.0
         self._ends_s: list[float] = []
         """When each step of the stretch ends; empty while nothing runs."""
         self._took_ms: list[float] = []
@@ -169,9 +170,17 @@ class Core:
             self._finish()
         given = {one.id: one.generated for one in self._scheduler.all()}
         given |= {request.id: 0 for request, _ in self._inbox}
+        self._rest(now)
         self._restart()
         self._remember(now)
         return given
+
+    def busy_by(self, now: float) -> float:
+        """Seconds in which steps ran, up to now."""
+        return self._busy_s + max(0.0, now - self._busy_since_s)
+
+    def _rest(self, now: float) -> None:
+        self._busy_s, self._busy_since_s = self.busy_by(now), inf
 
     def resident_tokens(self, hashes: Many[bytes], prompt_tokens: int) -> int:
         """Leading prompt tokens that are here, in either tier."""
@@ -207,9 +216,11 @@ class Core:
         self._remember(now)
         moves = self._kv.take_moves()
         copied = len(moves.saves) + len(moves.fills)
-        self._began_s, self._ends_s, self._took_ms = now, [], []
+        self._ends_s, self._took_ms = [], []
         if not self._works:
+            self._rest(now)
             return
+        self._busy_since_s = min(self._busy_since_s, now)
         sampled = prefill = looked_at = context = 0
         fresh = False
         for work in self._works:
@@ -270,7 +281,6 @@ class Core:
         """Do what the steps of the stretch did."""
         steps, end_s = len(self._ends_s), self._ends_s[-1]
         self.steps += steps
-        self.busy_s += end_s - self._began_s
         self._measure()
         for work in self._works:
             sequence = work.sequence

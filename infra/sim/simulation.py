@@ -117,10 +117,11 @@ class _Simulation:
         )
 
     def _note_busy(self) -> None:
-        setup, last_s = self._setup, self._events.now or 1.0
+        setup, last_s = self._setup, self._events.now or 1e-9
         for region in range(len(setup.matrix.regions)):
-            here = [one.core.busy_s for one in self._servers if one.region == region]
-            self._busy_at_end.append(sum(here) / len(here) / last_s)
+            cores = [one.core for one in self._servers if one.region == region]
+            busy_s = sum(core.busy_by(last_s) for core in cores)
+            self._busy_at_end.append(busy_s / len(cores) / last_s)
 
     def _tick(self) -> None:
         """Once a second regions tell each other what they have to do."""
