@@ -26,7 +26,9 @@ def arrivals(count: int = 60, *, seed: int = 1, rate: float = 20.0) -> tuple[Arr
     return tuple(made)
 
 
-def asked(count: int = 60, *, seed: int = 1, rate: float = 20.0, regions: int = 3) -> tuple[Asked, ...]:
+def asked(
+    count: int = 60, *, seed: int = 1, rate: float = 20.0, regions: int = 3
+) -> tuple[Asked, ...]:
     """The same, with regions."""
     return placed(arrivals(count, seed=seed, rate=rate), regions, Random(seed))
 

@@ -18,8 +18,9 @@ from firstlight.infra.sim.core import CoreSpec
 from firstlight.shared.drafting.prefilltimes import pairs
 from firstlight.shared.errors import ConfigError
 
-COMMON_SHARE = 0.02
-"""A beginning that more than this share of all requests has is no sign of a session."""
+COMMON_SHARE, COMMON_MIN = 0.02, 50
+"""A beginning that more than this share of all requests has, and more than so many or the half of
+them, is no sign of a session."""
 ANSWER_GUESS_TOKENS = 350
 """What is expected of an answer that nobody knows: the Mooncake conversation trace's median."""
 
@@ -41,7 +42,7 @@ class Asked:
 def sessions(arrivals: Sequence[Arrival]) -> list[int]:
     """The session of each request, numbered as they begin."""
     often = Counter(block for arrival in arrivals for block in set(arrival.blocks))
-    common = COMMON_SHARE * len(arrivals)
+    common = min(len(arrivals) / 2, max(COMMON_MIN, COMMON_SHARE * len(arrivals)))
     owner: dict[int, int] = {}
     found, count = [], 0
     for arrival in arrivals:
@@ -49,7 +50,7 @@ def sessions(arrivals: Sequence[Arrival]) -> list[int]:
         while known < len(arrival.blocks) and arrival.blocks[known] in owner:
             known += 1
         last = arrival.blocks[known - 1] if known else None
-        if last is None or often[last] > max(1.0, common):
+        if last is None or often[last] > common:
             session, count = count, count + 1
         else:
             session = owner[last]

@@ -199,9 +199,7 @@ def test_our_rule_goes_by_what_it_sent_and_not_by_what_it_cannot_know() -> None:
     known = Mesh(mesh(ONE_REGION, cores=2, edges=1))
     rule = Firstlight(known)
     ask = Ask(0, 5000, 350, tuple(range(10)), 1.0, 0, 0)
-    seen = [
-        Seen(n, 0, 10.0, 0, 0, 16, 0, 0.0, 4608 * n, 0.02, ((1, 5.0),), 0.1, 0) for n in (0, 1)
-    ]
+    seen = [Seen(n, 0, 10.0, 0, 0, 16, 0, 0.0, 4608 * n, 0.02, ((1, 5.0),), 0.1, 0) for n in (0, 1)]
     first = {Firstlight(known).pick(ask, seen, Random(seed)).server for seed in range(20)}
     assert first == {0, 1}
     chosen = rule.pick(ask, seen, Random(0)).server
