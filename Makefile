@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TESTS ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up check test proto lab bench clean
+.PHONY: help setup demo up check test proto lab sim bench clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -47,6 +47,10 @@ proto: $(VENV)/dev.stamp  ## generate the wire messages from shared/proto/*.prot
 
 lab: $(VENV)/run.stamp  ## run the short scenario of faults in the laboratory, and judge it (root)
 	@$(BIN)/firstlight lab run short
+
+TRACE ?= trace.jsonl
+sim: $(VENV)/run.stamp  ## run our routing rule against those of others on TRACE=FILE, in simulated time
+	@$(BIN)/firstlight simulate --trace $(TRACE)
 
 bench: $(VENV)/dev.stamp  ## print what the edge and the link add to the time to first token
 	@$(BIN)/python -m firstlight.infra.bench.overhead

@@ -18,7 +18,6 @@ from firstlight.shared.routing.fetch import Source, Way
 from firstlight.shared.routing.prefixes import BLOCKS_MAX, SentPrefixes
 from firstlight.shared.types import Load
 
-
 BLOCK_MS = BLOCK_TOKENS * MOVED_TOKEN_BYTES / NEAR_BYTES_PER_S * 1000
 """Of a block on its way between cores of a region."""
 
