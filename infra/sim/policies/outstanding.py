@@ -54,8 +54,9 @@ class Outstanding:
 
     def tokens(self, one: Seen) -> float:
         """Prompt tokens of all requests at a server: own ones, and others' at the mean."""
-        others = max(0, in_flight(one) - one.own_in_flight)
-        return self._tokens.get(one.server, 0) + others * self.mean_tokens()
+        own = self._tokens.get(one.server, 0)
+        others = in_flight(one) - one.own_in_flight
+        return own + others * self.mean_tokens() if others > 0 else own
 
     def prefill_tokens(self, one: Seen) -> int:
         """Prompt tokens that a server has to compute: by its word, or by what was sent there."""

@@ -56,9 +56,18 @@ def test_the_imbalance_of_the_readme() -> None:
     assert picks(knowing(p3=(1,)), ask(blocks=(1,)), pods(1, 2, 20)) == {1}
 
 
-@pytest.mark.parametrize("counts", [[0, 7, 0, 0], [10, 18, 10], [5]])
+@pytest.mark.parametrize("counts", [[0, 7, 0, 0], [*[2] * 9, 9], [10, 18, 10], [2, 2, 2, 10], [5]])
 def test_a_small_gap_or_a_small_excess_is_no_imbalance(counts: list[int]) -> None:
     assert not imbalanced(counts)
+
+
+def test_a_gap_of_eight_is_enough() -> None:
+    assert imbalanced([0, 0, 0, 8])
+
+
+def test_a_longer_match_is_taken_though_another_has_fewer_requests() -> None:
+    rule = knowing(p1=(1, 2), p2=(1, 2, 3))
+    assert picks(rule, ask(blocks=(1, 2, 3)), pods(0, 3, 3, 3)) == {2}
 
 
 def test_the_limit_is_the_mean_and_so_many_standard_deviations() -> None:

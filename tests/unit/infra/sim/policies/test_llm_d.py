@@ -58,6 +58,20 @@ def test_the_approximate_rule_knows_what_it_sent_and_not_what_is_cached() -> Non
     assert picks(rule, ask(2, blocks=(5, 6), now_s=500.0), servers) == {1}
 
 
+@pytest.mark.parametrize("rule", [LlmDPrecise(), LlmDApproximate()])
+def test_half_of_a_prompt_that_was_sent_there_is_half_a_score(
+    rule: LlmDPrecise | LlmDApproximate,
+) -> None:
+    rule.sent(ask(1, blocks=(5, 6)), 1)
+    pick = rule.pick(ask(2, blocks=(5, 6, 7, 8)), [seen(0), seen(1)], Random(0))
+    assert (pick.server, pick.reason) == (1, "score 3.00")
+
+
+def test_half_of_a_prompt_that_is_cached_is_half_a_score() -> None:
+    pick = LlmDPrecise().pick(ask(blocks=(5, 6)), [seen(0, cached_tokens=512)], Random(0))
+    assert pick.reason == "score 3.00"
+
+
 def test_the_approximate_rule_looks_at_the_beginning_only() -> None:
     rule = LlmDApproximate()
     head = tuple(range(MATCHED_BLOCKS_MAX))
