@@ -1,3 +1,5 @@
+"""Requests made from a few numbers are like those of the traces that the numbers were fitted to."""
+
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise

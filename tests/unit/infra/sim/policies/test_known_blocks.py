@@ -1,3 +1,5 @@
+"""What a router believes to be cached where: what was sent, the latest longest."""
+
 import pytest
 
 from firstlight.infra.sim.policies import known_blocks

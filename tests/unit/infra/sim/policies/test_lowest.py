@@ -1,3 +1,5 @@
+"""The lowest cost wins, ties by lot; a load is what the decider can know of it."""
+
 from math import inf, nan
 from random import Random
 

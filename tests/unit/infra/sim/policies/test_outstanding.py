@@ -1,3 +1,5 @@
+"""Tokens of what was sent and has not ended."""
+
 import pytest
 from policy_bed import seen
 

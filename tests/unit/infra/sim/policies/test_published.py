@@ -1,3 +1,5 @@
+"""The list of published rules."""
+
 from firstlight.infra.sim.policies.published import POLICIES
 
 
