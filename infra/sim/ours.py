@@ -13,7 +13,7 @@ from firstlight.infra.sim.policies.policy import Ask, Pick, Policy, Seen
 from firstlight.shared.blocks import BLOCK_TOKENS
 from firstlight.shared.routing.choose import SHED, Wanted, choose
 from firstlight.shared.routing.cost import CoreState
-from firstlight.shared.routing.ejection import Ejection
+from firstlight.shared.routing.ejection import CLEAN, Ejection, Mark
 from firstlight.shared.routing.fetch import Source, Way
 from firstlight.shared.routing.prefixes import BLOCKS_MAX, SentPrefixes
 from firstlight.shared.types import Load
@@ -70,14 +70,17 @@ class Firstlight(Policy):
         self, seen: Sequence[Seen], resident: dict[str, int], now: float
     ) -> list[CoreState]:
         """All cores; each can be given what another one of its region has."""
-        most: dict[int, int] = {}
+        marks, most = self._ejection.marks(now), dict[int, int]()
         for one in seen:
             held = resident.get(str(one.server), 0)
             most[one.region] = max(held, most.get(one.region, 0))
-        return [self._state(one, resident, most[one.region], now) for one in seen]
+        return [
+            self._state(one, resident, most[one.region], marks.get(str(one.server), CLEAN))
+            for one in seen
+        ]
 
     def _state(
-        self, one: Seen, resident: dict[str, int], near_tokens: int, now: float
+        self, one: Seen, resident: dict[str, int], near_tokens: int, mark: Mark
     ) -> CoreState:
         core, local_ms = str(one.server), self._mesh.setup.matrix.rtt_ms[one.region][one.region]
         load = Load(
@@ -98,8 +101,9 @@ class Firstlight(Policy):
             unseen_opens=one.unseen_opens,
             unseen_prompt_tokens=one.unseen_prompt_tokens,
             prefix_tokens=resident.get(core, 0),
-            ejected=self._ejection.ejected(core, now),
-            penalty_ms=self._ejection.penalty_ms(core, now),
+            ejected=mark.ejected,
+            grown=mark.grown,
+            penalty_ms=mark.penalty_ms,
             near_tokens=near_tokens,
             near=Source(local_ms, BLOCK_MS) if near_tokens else None,
         )
@@ -116,7 +120,7 @@ class Firstlight(Policy):
 
     def computed(self, ask: Ask, server: int, cached_tokens: int, now: float) -> None:
         """The first commit."""
-        self._ejection.success(str(server))
+        self._ejection.success(str(server), now)
         self._sent.computed(
             str(server),
             self._mesh.names(ask.blocks, ask.prompt_tokens),
@@ -132,6 +136,7 @@ class Firstlight(Policy):
     def lost(self, server: int, now: float) -> None:
         """Its cache may be gone."""
         self._sent.forget(str(server))
+        self._ejection.failure(str(server), cores=self._mesh.setup.servers, now=now)
 
 
 def _holder(core: str, seen: Sequence[Seen], resident: dict[str, int]) -> int:
