@@ -61,7 +61,7 @@ def test_nothing_cached_is_no_match_however_short_the_prompt() -> None:
 
 def test_a_session_stays() -> None:
     servers = [seen(server, running=server * 10) for server in range(3)]
-    assert len(picks(BySession(), ask(session=123), servers)) == 1
+    assert picks(BySession(), ask(session=123), servers) == {of_session(123, servers)}
 
 
 def test_sessions_are_spread() -> None:

@@ -26,6 +26,7 @@ def test_it_takes_both_thresholds_to_be_imbalanced() -> None:
     rule = CacheAware(5.0)
     rule.sent(ask(1, blocks=(1,)), 1)
     assert picks(rule, ask(2, blocks=(1,)), workers(5, 0)) == {1}  # 5 more are allowed
+    assert picks(rule, ask(2, blocks=(1,)), workers(6, 5)) == {1}
     assert picks(rule, ask(2, blocks=(1,)), workers(66, 60)) == {1}  # 66 is 1.1 · 60
     assert picks(rule, ask(2, blocks=(1,)), workers(67, 60)) == {2}
 

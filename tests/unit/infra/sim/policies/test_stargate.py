@@ -76,6 +76,12 @@ def test_selection_is_limited_to_the_first_bucket() -> None:
     assert picks(rule, ONE, BUCKETS) == {0, 1}
 
 
+def test_a_bucket_ends_beyond_its_size() -> None:
+    rule = WaitAndWiden(sample_count=1)
+    assert picks(rule, ONE, [work(0, 5.0, 10.0), work(1, 25.0, 10.0)]) == {0, 1}
+    assert picks(rule, ONE, [work(0, 5.0, 10.0), work(1, 25.5, 10.0)]) == {0}
+
+
 def test_of_those_open_the_least_estimate_of_two_is_taken() -> None:
     assert picks(WaitAndWiden(), ONE, BUCKETS) == {0}
 
