@@ -15,6 +15,7 @@ aside only sequences of a lower class that have not waited their way up to its o
 
 from dataclasses import dataclass
 from math import inf
+from operator import attrgetter
 
 from firstlight.shared.blocks import BLOCK_TOKENS, blocks_for
 from firstlight.shared.drafting.prefilltimes import pairs
@@ -200,16 +201,16 @@ class Scheduler:
 
     def rank(self, sequence: Sequence, now: float) -> Importance:
         """Sorts the most important sequence first."""
-        return importance(sequence, now, self._config)
+        return sequence.standing or importance(sequence, now, self._config)
 
     def _plan_decodes(self, now: float) -> None:
-        config, running, works = self._config, self._running, self._works
+        running, works = self._running, self._works
         ready = [
             sequence
             for sequence in running.values()
             if sequence.known - sequence.computed == 1 and sequence.known < sequence.credit
         ]
-        ready.sort(key=lambda one: importance(one, now, config))
+        ready.sort(key=attrgetter("standing"))
         for sequence in ready:
             if sequence.id in running and self._room(sequence, sequence.known, now):
                 works[sequence.id] = Work(sequence, 1)
@@ -299,6 +300,7 @@ class Scheduler:
                 return False
             self._preempt(victim, now)
         self._waiting.take(sequence.id, now)
+        sequence.standing = importance(sequence, now, self._config)
         self._running[sequence.id] = sequence
         self._attach(sequence)
         if sequence.cached_tokens is None:
@@ -383,5 +385,6 @@ class Scheduler:
         self._turns.append(TurnEvent(sequence.id, turn, sequence.known, tokens))
 
     def _enqueue(self, sequence: Sequence, now: float) -> None:
+        sequence.standing = None
         sequence.uncached_tokens = sequence.known - self._here(sequence)
         self._waiting.push(sequence, now)

@@ -66,6 +66,8 @@ class Sequence:
         """How often it lost its place."""
         self.queued_since_s: float | None = now
         """None while it runs."""
+        self.standing: tuple[int, int, int, int, float] | None = None
+        """Its importance while it runs: time does not change it then."""
         self.waited_s = 0.0
         """Time in the queue before that."""
         self.stalled_since_s: float | None = None
