@@ -190,6 +190,15 @@ class Load:
     step_ms: tuple[tuple[int, float], ...] = ()
     """(rows, ms), rows ascending: measured time of a step by its rows."""
     prefill_ms_per_token: float = 0.0
+    """Mean of what it computed lately, at the positions that there were."""
+    queued_prefill_ms: float = 0.0
+    """What `queued_prefill_tokens` should take, each at its position."""
+    prefill_token_ms: float = 0.0
+    """Of a prompt token; 0: only the mean is known."""
+    prefill_pair_ms: float = 0.0
+    """Of each token that a prompt token looks at."""
+    prefill_share: float = 1.0
+    """Of a step's time that prefill gets beside those who decode now."""
     opens_counted: int = 0
     """Opens of this link that the numbers above include."""
     draining: bool = False

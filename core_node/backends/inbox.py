@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from firstlight.shared.blocks import Buffer
+from firstlight.shared.drafting.prefilltimes import PrefillTimes, pairs
 from firstlight.shared.errors import CapacityError
 from firstlight.shared.types import Hint, Load, Request
 
@@ -131,9 +132,12 @@ class Inbox:
         """A load with the requests that wait here among those that are queued."""
         if not self.opens:
             return load
+        tokens = [item.tokens for item in self.opens.values()]
+        rates = PrefillTimes(load.prefill_token_ms, load.prefill_pair_ms)
         return replace(
             load,
-            queued=load.queued + len(self.opens),
-            queued_prefill_tokens=load.queued_prefill_tokens
-            + sum(item.tokens for item in self.opens.values()),
+            queued=load.queued + len(tokens),
+            queued_prefill_tokens=load.queued_prefill_tokens + sum(tokens),
+            queued_prefill_ms=load.queued_prefill_ms
+            + sum(rates.ms(count, pairs(count, 0)) for count in tokens),
         )

@@ -347,6 +347,10 @@ class Core:
             kv_used_share=used,
             step_ms=self._times.table,
             prefill_ms_per_token=rate,
+            queued_prefill_ms=self._scheduler.queued_prefill_ms(self._times.prefill),
+            prefill_token_ms=self._times.prefill.token_ms,
+            prefill_pair_ms=self._times.prefill.pair_ms,
+            prefill_share=self._scheduler.prefill_share(self._times),
         )
 
 

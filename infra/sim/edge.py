@@ -175,6 +175,7 @@ class Edge:
             step_ms=load.step_ms,
             age_s=now - heard_s,
             own_in_flight=link.own,
+            load=load,
             unseen_opens=len(unseen),
             unseen_prompt_tokens=sum(one.asked.prompt_tokens for one in unseen),
         )

@@ -16,7 +16,6 @@ from firstlight.shared.routing.cost import CoreState
 from firstlight.shared.routing.ejection import CLEAN, Ejection, Mark
 from firstlight.shared.routing.fetch import Source, Way
 from firstlight.shared.routing.prefixes import BLOCKS_MAX, SentPrefixes
-from firstlight.shared.types import Load
 
 BLOCK_MS = BLOCK_TOKENS * MOVED_TOKEN_BYTES / NEAR_BYTES_PER_S * 1000
 """Of a block on its way between cores of a region."""
@@ -83,19 +82,10 @@ class Firstlight(Policy):
         self, one: Seen, resident: dict[str, int], near_tokens: int, mark: Mark
     ) -> CoreState:
         core, local_ms = str(one.server), self._mesh.setup.matrix.rtt_ms[one.region][one.region]
-        load = Load(
-            running=one.running,
-            queued=one.waiting,
-            queued_prefill_tokens=one.queued_prefill_tokens,
-            sequences_max=one.sequences_max,
-            kv_used_share=one.kv_used_share,
-            step_ms=one.step_ms,
-            prefill_ms_per_token=one.prefill_ms_per_token,
-        )
         return CoreState(
             core=core,
             region=self._mesh.regions[one.region],
-            load=load,
+            load=one.load,
             rtt_ms=one.rtt_ms,
             age_s=one.age_s,
             unseen_opens=one.unseen_opens,

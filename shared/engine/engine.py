@@ -273,7 +273,7 @@ class Engine:
 
     def load(self) -> Load:
         """What a core says of itself; the link fills in what only it knows."""
-        counts, config = self._kv.counts, self._config
+        counts, config, prefill = self._kv.counts, self._config, self._times.prefill
         return Load(
             running=self._scheduler.running,
             queued=self._scheduler.queued,
@@ -282,7 +282,11 @@ class Engine:
             kv_used_share=counts.used / counts.total,
             steps=self._steps,
             step_ms=self._times.table,
-            prefill_ms_per_token=self._times.prefill.ms_per_token,
+            prefill_ms_per_token=prefill.ms_per_token,
+            queued_prefill_ms=self._scheduler.queued_prefill_ms(prefill),
+            prefill_token_ms=prefill.token_ms,
+            prefill_pair_ms=prefill.pair_ms,
+            prefill_share=self._scheduler.prefill_share(self._times),
         )
 
     def next_positions(self) -> Mapping[str, int]:

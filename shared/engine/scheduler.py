@@ -18,7 +18,7 @@ from math import inf
 from operator import attrgetter
 
 from firstlight.shared.blocks import BLOCK_TOKENS, blocks_for
-from firstlight.shared.drafting.prefilltimes import pairs
+from firstlight.shared.drafting.prefilltimes import PrefillTimes, pairs
 from firstlight.shared.drafting.steptimes import StepTimes
 from firstlight.shared.engine.kv.manager import KvManager, Loading
 from firstlight.shared.engine.plan import EngineConfig, Turn, TurnEvent
@@ -93,6 +93,27 @@ class Scheduler:
             if behind > 1:
                 tokens += behind - 1
         return tokens + sum(sequence.uncached_tokens for sequence in self._waiting.all())
+
+    def queued_prefill_ms(self, prefill: PrefillTimes) -> float:
+        """What those should take, each at its position."""
+        ms = 0.0
+        for one in self._running.values():
+            behind = one.known - one.computed - 1
+            if behind > 0:
+                ms += prefill.ms(behind, pairs(behind, one.computed))
+        for one in self._waiting.all():
+            left = one.uncached_tokens
+            ms += prefill.ms(left, pairs(left, one.known - left))
+        return ms
+
+    def prefill_share(self, times: StepTimes) -> float:
+        """Of a step's time that prefill gets beside those who decode now."""
+        decoding = sum(one.known - one.computed == 1 for one in self._running.values())
+        if not decoding:
+            return 1.0
+        decode_ms = times.ms(decoding)
+        spare_ms = self._config.spare_ms(decode_ms)
+        return spare_ms / (spare_ms + decode_ms)
 
     def all(self) -> list[Sequence]:
         """Everyone here."""

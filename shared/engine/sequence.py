@@ -56,8 +56,7 @@ class Sequence:
             len(request.prompt), len(self.ids), tuple(block_hashes(self._root, self.ids))
         )
         self.prompt_tokens, self.hashes = counted.prompt_tokens, list(counted.hashes)
-        self.known = counted.known
-        """Prompt and committed ids; the absolute position of the next id."""
+        self.known = counted.known  # prompt and committed ids: the position of the next one
         self.arrived_s = now
         self.deadline_s = now + request.budget_s
         self.due_s = self.deadline_s
@@ -66,8 +65,7 @@ class Sequence:
         """How often it lost its place."""
         self.queued_since_s: float | None = now
         """None while it runs."""
-        self.standing: tuple[int, int, int, int, float] | None = None
-        """Its importance while it runs: time does not change it then."""
+        self.standing: tuple[int, int, int, int, float] | None = None  # its importance, if it runs
         self.waited_s = 0.0
         """Time in the queue before that."""
         self.stalled_since_s: float | None = None

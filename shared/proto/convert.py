@@ -245,6 +245,10 @@ def to_load(load: Load) -> core_pb2.Load:
         steps=load.steps,
         step_ms=[core_pb2.StepMs(rows=rows, ms=ms) for rows, ms in load.step_ms],
         prefill_ms_per_token=load.prefill_ms_per_token,
+        queued_prefill_ms=load.queued_prefill_ms,
+        prefill_token_ms=load.prefill_token_ms,
+        prefill_pair_ms=load.prefill_pair_ms,
+        prefill_share=load.prefill_share,
         opens_counted=load.opens_counted,
         draining=load.draining,
     )
@@ -262,6 +266,10 @@ def from_load(message: core_pb2.Load) -> Load:
         steps=message.steps,
         step_ms=tuple((item.rows, amount("load.step_ms", item.ms)) for item in message.step_ms),
         prefill_ms_per_token=amount("load.prefill_ms_per_token", message.prefill_ms_per_token),
+        queued_prefill_ms=amount("load.queued_prefill_ms", message.queued_prefill_ms),
+        prefill_token_ms=amount("load.prefill_token_ms", message.prefill_token_ms),
+        prefill_pair_ms=amount("load.prefill_pair_ms", message.prefill_pair_ms),
+        prefill_share=amount("load.prefill_share", message.prefill_share) or 1.0,
         opens_counted=message.opens_counted,
         draining=message.draining,
     )

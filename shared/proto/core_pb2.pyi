@@ -231,7 +231,7 @@ class StepMs(_message.Message):
     def __init__(self, rows: _Optional[int] = ..., ms: _Optional[float] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("running", "queued", "queued_prefill_tokens", "sequences_max", "kv_used_share", "steps", "step_ms", "prefill_ms_per_token", "opens_counted", "draining")
+    __slots__ = ("running", "queued", "queued_prefill_tokens", "sequences_max", "kv_used_share", "steps", "step_ms", "prefill_ms_per_token", "opens_counted", "draining", "queued_prefill_ms", "prefill_token_ms", "prefill_pair_ms", "prefill_share")
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     QUEUED_PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -242,6 +242,10 @@ class Load(_message.Message):
     PREFILL_MS_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     OPENS_COUNTED_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_PREFILL_MS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_TOKEN_MS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_PAIR_MS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_SHARE_FIELD_NUMBER: _ClassVar[int]
     running: int
     queued: int
     queued_prefill_tokens: int
@@ -252,7 +256,11 @@ class Load(_message.Message):
     prefill_ms_per_token: float
     opens_counted: int
     draining: bool
-    def __init__(self, running: _Optional[int] = ..., queued: _Optional[int] = ..., queued_prefill_tokens: _Optional[int] = ..., sequences_max: _Optional[int] = ..., kv_used_share: _Optional[float] = ..., steps: _Optional[int] = ..., step_ms: _Optional[_Iterable[_Union[StepMs, _Mapping]]] = ..., prefill_ms_per_token: _Optional[float] = ..., opens_counted: _Optional[int] = ..., draining: _Optional[bool] = ...) -> None: ...
+    queued_prefill_ms: float
+    prefill_token_ms: float
+    prefill_pair_ms: float
+    prefill_share: float
+    def __init__(self, running: _Optional[int] = ..., queued: _Optional[int] = ..., queued_prefill_tokens: _Optional[int] = ..., sequences_max: _Optional[int] = ..., kv_used_share: _Optional[float] = ..., steps: _Optional[int] = ..., step_ms: _Optional[_Iterable[_Union[StepMs, _Mapping]]] = ..., prefill_ms_per_token: _Optional[float] = ..., opens_counted: _Optional[int] = ..., draining: _Optional[bool] = ..., queued_prefill_ms: _Optional[float] = ..., prefill_token_ms: _Optional[float] = ..., prefill_pair_ms: _Optional[float] = ..., prefill_share: _Optional[float] = ...) -> None: ...
 
 class Node(_message.Message):
     __slots__ = ("node", "role", "incarnation", "region", "address", "numerics_class", "models", "tokenizer_hash", "context_max", "latitude", "longitude", "failure_domain", "ips")

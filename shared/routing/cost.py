@@ -1,7 +1,8 @@
 """What a core would cost a request: the time to its first token, in milliseconds.
 
-    ttft = rtt + queued_prefill · t_prefill + prefix + t_step(rif + 1) + penalty
-    prefix = min(recompute, fetch, split)      recompute = (P − H·fade) · t_prefill
+    ttft = rtt + (queued + prefix)/share + t_step(rif + 1) + penalty
+    prefix = min(recompute, fetch, split)      recompute = T(H·fade, P)
+    T(a, b) = token_ms · (b − a) + pair_ms · Σ positions from a to b
     rif  = in flight as the core last said + opens of this link that it has not counted − ends since
 
 P = prompt tokens, H = those of them that the core has cached; what a KV store near it could give
@@ -9,6 +10,10 @@ beyond them is weighed by `fetch`. The unseen part of rif is not multiplied by t
 that hurts. `fade = 1/(1 + k·excess)` lets the credit for a cached prefix shrink as the core's load
 exceeds that of the others, so that one hot prompt does not swamp a core; where a prefix is hot it
 ends at a bound, so that other cores come to have it too.
+
+What a prompt token costs depends on its position. So cores say two rates, what those that wait will
+take by them, and which share of a step prefill gets beside their decodes. Where one says none of
+that, the mean of what it computed lately stands for all tokens; it is high behind a long prompt.
 
 A figure that cannot be (NaN, negative, absurd) is taken as not known, and the core as doubtful.
 """
@@ -29,6 +34,8 @@ PREFILL_PRIOR_MS = 1.0
 """A prompt token's time at a core that has measured none, if no other has either."""
 PREFILL_MS_MIN, PREFILL_MS_MAX = 1e-4, 1e4
 """What a prompt token can take: ten million a second, to one in ten seconds."""
+SHARE_MIN = 0.05
+"""Of a step's time; a core that gives prefill less says what cannot be."""
 RTT_PRIOR_MS = 50.0
 RTT_MS_MAX = 60_000.0
 AMOUNT_MAX = 1 << 30
@@ -100,9 +107,7 @@ def cost_of(
     """
     assert prompt_tokens > 0, prompt_tokens
     load = state.load
-    prefill_ms = load.prefill_ms_per_token
-    if not PREFILL_MS_MIN <= prefill_ms <= PREFILL_MS_MAX:
-        prefill_ms = prefill_prior_ms
+    prefill = _Prefill.of(load, prefill_prior_ms)
     rif = max(0, load.running + load.queued + state.unseen_opens)
     held = state.prefix_tokens if prefix_tokens is None else prefix_tokens
     cached = credit = 0.0
@@ -112,22 +117,58 @@ def cost_of(
         credit = cached / (1.0 + FADE * max(0.0, share - mean_load))
         if bounded and share > BOUND * mean_load:
             credit = 0.0
-    recompute_ms, way = (prompt_tokens - credit) * prefill_ms, Way.RECOMPUTE
+    recompute_ms, way = prefill.ms(credit, prompt_tokens), Way.RECOMPUTE
     if state.near is not None and _possible(state.near):
         blocks = int(min(state.near_tokens, prompt_tokens - 1) - cached) // BLOCK_TOKENS
-        plan = plan_prefix(max(0, blocks), BLOCK_TOKENS * prefill_ms, state.near)
+        given = cached + max(0, blocks) * BLOCK_TOKENS
+        block_ms = prefill.ms(cached, given) / max(1, blocks)
+        plan = plan_prefix(max(0, blocks), block_ms, state.near)
         if plan.way is not Way.RECOMPUTE:
-            rest = prompt_tokens - cached - blocks * BLOCK_TOKENS
-            recompute_ms, way = plan.ms + rest * prefill_ms, plan.way
-    waiting = _amount(load.queued_prefill_tokens) + max(0, state.unseen_prompt_tokens)
+            recompute_ms, way = plan.ms + prefill.ms(given, prompt_tokens), plan.way
+    each = max(0, state.unseen_prompt_tokens) / max(1, state.unseen_opens)
+    unseen_ms = max(1, state.unseen_opens) * prefill.ms(0, each)
     return Cost(
         rtt_ms=state.rtt_ms if 0.0 <= state.rtt_ms <= RTT_MS_MAX else RTT_PRIOR_MS,
-        queue_ms=waiting * prefill_ms,
-        prefill_ms=recompute_ms,
+        queue_ms=(prefill.queued_ms(load) + unseen_ms) / prefill.share,
+        prefill_ms=recompute_ms / prefill.share,
         step_ms=_amount(step_ms(load.step_ms, rif + 1)),
         penalty_ms=_amount(state.penalty_ms),
         way=way.value,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefill:
+    """How fast a core computes prompts, by its own word as far as that can be."""
+
+    token_ms: float
+    pair_ms: float
+    share: float
+    """Of its steps' time, beside those who decode."""
+    rated: bool
+    """Whether it says what a token costs at its position, and not only what one did cost."""
+
+    @classmethod
+    def of(cls, load: Load, prior_ms: float) -> "_Prefill":
+        """What a load says. The mean of the latest is no rate: it is high behind a long prompt."""
+        share = load.prefill_share if SHARE_MIN <= load.prefill_share <= 1.0 else 1.0
+        token_ms, pair_ms = load.prefill_token_ms, load.prefill_pair_ms
+        if PREFILL_MS_MIN <= token_ms <= PREFILL_MS_MAX and 0.0 <= pair_ms <= PREFILL_MS_MAX:
+            return cls(token_ms, pair_ms, share, rated=True)
+        mean_ms = load.prefill_ms_per_token
+        known = PREFILL_MS_MIN <= mean_ms <= PREFILL_MS_MAX
+        return cls(mean_ms if known else prior_ms, 0.0, share, rated=False)
+
+    def ms(self, begin: float, end: float) -> float:
+        """Of the tokens of a prompt from `begin` to `end`."""
+        count = end - begin
+        return self.token_ms * count + self.pair_ms * count * (begin + (count + 1) / 2)
+
+    def queued_ms(self, load: Load) -> float:
+        """Of what waits there."""
+        if self.rated and 0.0 < load.queued_prefill_ms <= AMOUNT_MAX:
+            return load.queued_prefill_ms
+        return _amount(load.queued_prefill_tokens) * self.token_ms
 
 
 def ttft_ms(

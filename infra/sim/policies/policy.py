@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import ClassVar, Protocol
 
+from firstlight.shared.types import Load
+
 BLOCK_TOKENS = 512
 """Tokens of a prefix block, as the Mooncake traces count them."""
 
@@ -36,6 +38,8 @@ class Seen:
     "of the report"
     own_in_flight: int
     "opens of this decider minus its ends"
+    load: Load = Load()
+    "the last report as a whole, for a rule that looks at more of it"
     unseen_opens: int = 0
     "opens of this decider that the report does not count yet"
     unseen_prompt_tokens: int = 0
