@@ -211,6 +211,10 @@ def nonsense_load(load: Load) -> str:
     prefill_ms = load.prefill_ms_per_token
     if prefill_ms != 0.0 and not PREFILL_MS_MIN <= prefill_ms <= PREFILL_MS_MAX:
         return f"{prefill_ms} ms a prompt token"
+    if not (0.0 <= load.queued_prefill_ms <= AMOUNT_MAX and 0.0 <= load.prefill_share <= 1.0):
+        return f"{load.queued_prefill_ms} ms queued, prefill's share {load.prefill_share}"
+    if not (0.0 <= load.prefill_token_ms <= PREFILL_MS_MAX >= load.prefill_pair_ms >= 0.0):
+        return f"{load.prefill_token_ms} ms a prompt token, {load.prefill_pair_ms} a pair"
     for rows, ms in load.step_ms:
         if not (0 <= rows <= AMOUNT_MAX and 0.0 <= ms <= AMOUNT_MAX):
             return f"step of {rows} rows in {ms} ms"

@@ -6,7 +6,7 @@ one rule, with the place where it was published. Sans-IO: time and randomness co
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import ClassVar, Protocol
 
@@ -38,7 +38,7 @@ class Seen:
     "of the report"
     own_in_flight: int
     "opens of this decider minus its ends"
-    load: Load = Load()
+    load: Load = field(default_factory=Load)
     "the last report as a whole, for a rule that looks at more of it"
     unseen_opens: int = 0
     "opens of this decider that the report does not count yet"

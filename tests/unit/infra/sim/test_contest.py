@@ -1,3 +1,5 @@
+"""Rules against each other, what is told of them, and the command."""
+
 import json
 from dataclasses import replace
 from math import inf, isfinite

@@ -1,3 +1,5 @@
+"""A simulated core against the engine, and its stretches against single steps."""
+
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf

@@ -1,3 +1,5 @@
+"""Faults of a simulation as they are written."""
+
 import pytest
 from sim_bed import mesh
 

@@ -1,3 +1,5 @@
+"""Round trips, and messages on their way."""
+
 from random import Random
 
 import pytest

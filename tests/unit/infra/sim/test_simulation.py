@@ -1,3 +1,5 @@
+"""One simulated run: what edges know, what requests meet, and that a seed decides all of it."""
+
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isfinite

@@ -1,3 +1,5 @@
+"""What is asked in a simulation: sessions, regions, load, and requests like those of a trace."""
+
 from math import inf
 from random import Random
 from statistics import mean

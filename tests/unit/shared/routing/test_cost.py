@@ -1,8 +1,17 @@
 """The expected time to a first token: measured steps, prefill, and credit for a prefix."""
 
+from dataclasses import replace
+
 import pytest
 
-from firstlight.shared.routing.cost import CoreState, cost_of, known_prefill_ms, step_ms, ttft_ms
+from firstlight.shared.routing.cost import (
+    CoreState,
+    cost_of,
+    known_prefill_ms,
+    nonsense,
+    step_ms,
+    ttft_ms,
+)
 from firstlight.shared.routing.fetch import Source
 from firstlight.shared.types import Load
 
@@ -111,3 +120,59 @@ def test_the_credit_of_a_hot_prefix_ends_at_a_quarter_above_the_mean() -> None:
     for mean, expected in ((0.49, 100), (0.51, 100 - 80 / (1 + 4 * 0.115))):
         cost = cost_of(state, prompt_tokens=100, mean_load=mean, bounded=True)
         assert cost.prefill_ms == pytest.approx(expected)
+
+
+def rated(**load: float) -> CoreState:
+    core = Load(sequences_max=10, prefill_token_ms=0.01, prefill_pair_ms=1e-6)
+    return CoreState("c", "r", replace(core, **load), rtt_ms=0.0)  # type: ignore[arg-type]
+
+
+def test_a_token_costs_what_its_position_says_and_not_the_mean_of_the_latest() -> None:
+    slow, fast = rated(prefill_ms_per_token=0.5), rated(prefill_ms_per_token=0.01)
+    cost = cost_of(slow, prompt_tokens=10_000)
+    assert cost == cost_of(fast, prompt_tokens=10_000)
+    assert cost.prefill_ms == pytest.approx(0.01 * 10_000 + 1e-6 * 10_000 * 10_001 / 2)
+
+
+def test_a_cached_beginning_saves_the_cheaper_tokens() -> None:
+    cost = cost_of(rated(), prompt_tokens=10_000, prefix_tokens=9_000)
+    assert cost.prefill_ms == pytest.approx(0.01 * 1000 + 1e-6 * 1000 * (9_000 + 1001 / 2))
+
+
+def test_what_waits_takes_what_the_core_says_of_it() -> None:
+    cost = cost_of(rated(queued_prefill_tokens=500, queued_prefill_ms=80.0), prompt_tokens=10)
+    assert cost.queue_ms == pytest.approx(80.0)
+
+
+def test_without_a_word_on_what_waits_its_tokens_count() -> None:
+    cost = cost_of(rated(queued_prefill_tokens=500), prompt_tokens=10)
+    assert cost.queue_ms == pytest.approx(5.0)
+
+
+def test_prefill_beside_decodes_takes_longer_by_its_share() -> None:
+    alone, beside = rated(queued_prefill_ms=40.0), rated(queued_prefill_ms=40.0, prefill_share=0.8)
+    one, other = cost_of(alone, prompt_tokens=1000), cost_of(beside, prompt_tokens=1000)
+    assert other.prefill_ms == pytest.approx(one.prefill_ms / 0.8)
+    assert other.queue_ms == pytest.approx(one.queue_ms / 0.8)
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 0.01, 7.0, float("nan")])
+def test_a_share_that_cannot_be_is_taken_as_all(share: float) -> None:
+    assert cost_of(rated(prefill_share=share), prompt_tokens=99) == cost_of(
+        rated(), prompt_tokens=99
+    )
+
+
+def test_opens_that_are_not_counted_yet_are_prompts_each_from_its_beginning() -> None:
+    state = replace(rated(), unseen_opens=4, unseen_prompt_tokens=4000)
+    cost = cost_of(state, prompt_tokens=10)
+    assert cost.queue_ms == pytest.approx(4 * (0.01 * 1000 + 1e-6 * 1000 * 1001 / 2))
+
+
+@pytest.mark.parametrize(
+    "field", ["queued_prefill_ms", "prefill_token_ms", "prefill_pair_ms", "prefill_share"]
+)
+@pytest.mark.parametrize("value", [float("nan"), -1.0, 1e12])
+def test_a_rate_that_cannot_be_makes_a_core_doubtful(field: str, value: float) -> None:
+    assert nonsense(rated(**{field: value}))
+    assert not nonsense(rated())
