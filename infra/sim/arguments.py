@@ -25,7 +25,7 @@ def simulate(
     ] = False,
     matrix: Annotated[
         str,
-        typer.Option(help="`gorgo`, `azure`, or places of Azure with commas between."),
+        typer.Option(help="`gorgo`, `azure`, places of Azure like east-us,uk-south, or 2,80;80,2."),
     ] = "gorgo",
     cores: Annotated[int, typer.Option(min=1, max=10_000, help="In each region.")] = 4,
     edges: Annotated[int, typer.Option(min=1, max=10_000, help="In each region.")] = 2,
@@ -45,6 +45,9 @@ def simulate(
     waiting: Annotated[
         int, typer.Option(min=0, max=4096, help="Beyond those, before it refuses.")
     ] = 32,
+    chunk: Annotated[
+        int, typer.Option(min=16, max=1 << 20, help="Prompt tokens in a step, at most.")
+    ] = 8192,
     jitter_ms: Annotated[float, typer.Option(min=0, max=10_000, help="Mean; a message.")] = 0.0,
     loss: Annotated[float, typer.Option(min=0, max=0.5, help="Of messages, as a share.")] = 0.0,
     diurnal: Annotated[
@@ -85,6 +88,7 @@ def simulate(
             host_tokens=host_tokens,
             places=places,
             waiting=waiting,
+            chunk=chunk,
             jitter_ms=jitter_ms,
             loss=loss,
             diurnal=diurnal,

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from firstlight.infra.bench.load.schedule import Arrival, replayed
+from firstlight.infra.bench.load.schedule import BLOCK_TOKENS, Arrival, replayed
 from firstlight.infra.bench.load.traces import parse
 from firstlight.infra.bench.machine import heading
 from firstlight.infra.sim.contest import Course, contest, workers
 from firstlight.infra.sim.core import CoreSpec
 from firstlight.infra.sim.faults import parse_fault
-from firstlight.infra.sim.matrix import MATRICES, Matrix, azure
+from firstlight.infra.sim.matrix import MATRICES, Matrix, azure, written
 from firstlight.infra.sim.report import Told, page, table
 from firstlight.infra.sim.rules import chosen
 from firstlight.infra.sim.setup import Setup
@@ -38,6 +38,7 @@ class Options:
     host_tokens: int
     places: int
     waiting: int
+    chunk: int
     jitter_ms: float
     loss: float
     diurnal: float
@@ -62,6 +63,7 @@ def run_simulate(options: Options) -> int:
             host_tokens=options.host_tokens,
             sequences_max=options.places,
             waiting_max=options.waiting,
+            prefill_chunk=options.chunk,
         ),
         faults=tuple(parse_fault(text) for text in options.faults),
     )
@@ -93,6 +95,8 @@ def run_simulate(options: Options) -> int:
 
 def _matrix(options: Options) -> Matrix:
     known = MATRICES.get(options.matrix)
+    if known is None and options.matrix[:1].isdigit():
+        known = written(options.matrix)
     matrix = known or azure(tuple(name.strip() for name in options.matrix.split(",")))
     return replace(matrix, jitter_ms=options.jitter_ms, loss=options.loss)
 
@@ -107,7 +111,7 @@ def _arrivals(options: Options) -> tuple[Arrival, ...]:
     if options.generate:
         count = options.requests or len(arrivals)
         arrivals = generated(fit(arrivals), count, Random(f"{options.seeds[0]} generated"))
-    room = (options.pool_tokens // 512) * 512
+    room = options.pool_tokens // BLOCK_TOKENS * BLOCK_TOKENS
     for arrival in arrivals:
         if arrival.tokens_in + arrival.tokens_out > room:
             raise ConfigError(

@@ -59,6 +59,15 @@ def azure(regions: tuple[str, ...]) -> Matrix:
     return Matrix("azure", regions, rows)
 
 
+def written(text: str) -> Matrix:
+    """Round trips as `2,80;80,2`: a row a region. Raises `ConfigError`."""
+    try:
+        rows = tuple(tuple(float(ms) for ms in row.split(",")) for row in text.split(";"))
+    except ValueError as error:
+        raise ConfigError(f"{text!r} is no matrix of round trips in ms, as 2,80;80,2") from error
+    return Matrix("written", tuple(f"region-{n}" for n in range(len(rows))), rows)
+
+
 MATRICES = {"gorgo": GORGO, "azure": azure(("east-us", "west-europe", "japan-east"))}
 """By name."""
 

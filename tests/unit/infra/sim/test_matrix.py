@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from firstlight.infra.sim.matrix import GORGO, MATRICES, Matrix, Path, azure
+from firstlight.infra.sim.matrix import GORGO, MATRICES, Matrix, Path, azure, written
 from firstlight.shared.errors import ConfigError
 
 
@@ -53,6 +53,16 @@ def test_azures_round_trips_are_the_laboratorys() -> None:
 def test_a_place_that_azure_has_not_is_named() -> None:
     with pytest.raises(ConfigError, match="'moon'"):
         azure(("east-us", "moon"))
+
+
+def test_a_matrix_can_be_written() -> None:
+    assert written("2,80;80,3").rtt_ms == ((2.0, 80.0), (80.0, 3.0))
+
+
+@pytest.mark.parametrize("text", ["2,80;80", "2,x;3,4", "1e9"])
+def test_what_is_written_must_be_a_matrix(text: str) -> None:
+    with pytest.raises(ConfigError):
+        written(text)
 
 
 @pytest.mark.parametrize(
