@@ -50,6 +50,7 @@ class Firstlight(Policy):
             prompt_tokens=ask.prompt_tokens,
             spill=self._mesh.row(ask.origin),
             session=str(ask.session).encode(),
+            prefix_traffic=self._traffic(hashes, resident, now),
         )
         route = choose(states, wanted, rng)
         if not route.candidates or route.reason.startswith(SHED):
@@ -64,6 +65,10 @@ class Firstlight(Policy):
             reason=f"{best.ttft_ms:.0f} ms, {best.reason}, {route.reason}",
             fetch_from=_holder(best.core, seen, resident) if fetches else None,
         )
+
+    def _traffic(self, hashes: Sequence[bytes], resident: dict[str, int], now: float) -> float:
+        most = max(resident.values(), default=0)
+        return self._sent.traffic(hashes, most, now) if most else 0.0
 
     def _states(
         self, seen: Sequence[Seen], resident: dict[str, int], now: float

@@ -69,7 +69,7 @@ class SentPrefixes:
 
     def traffic(self, hashes: Sequence[bytes], tokens: int, now: float) -> float:
         """The share of late requests that begin with the first `tokens` of this prompt."""
-        blocks, share = tokens // BLOCK_TOKENS, 0.0
+        blocks, share = tokens // self._block_tokens, 0.0
         for index in checkpoints(len(hashes)):
             counted = self._traffic.get(hashes[index])
             if counted is None or (index + 1 > blocks and share):
