@@ -70,7 +70,15 @@ def create_app(
         asked = next((item.report for item in leases if item.report.info.node == edge), None)
         if asked is None or asked.info.role is not Role.EDGE:
             raise NotFoundError(f"no edge {edge!r} lives", param="edge", code="edge_not_found")
-        chosen = route_of(asked, leases, prompt_tokens=prompt_tokens, model=model, now=at, rng=rng)
+        chosen = route_of(
+            asked,
+            leases,
+            prompt_tokens=prompt_tokens,
+            model=model,
+            row=balance.table.get(asked.info.region),
+            now=at,
+            rng=rng,
+        )
         return JSONResponse({"lb": node, "edge": edge, **asdict(chosen)}, headers=NO_STORE)
 
     @app.get("/v1/spill")

@@ -36,11 +36,11 @@ class LinkPool:
         on_lost: Callable[[str, Lost | None], None] = lambda core, lost: None,
         history: History | None = None,
         config: LinksConfig | None = None,
-        rtt_prior_ms: Callable[[str], float] = lambda region: RTT_PRIOR_MS,
+        rtt_prior_ms: Callable[[NodeInfo], float] = lambda core: RTT_PRIOR_MS,
     ) -> None:
         """`connect` opens a channel to an address; `on_lost` hears of each link that was up,
-        and by which rule it was given up, if it was by one. `rtt_prior_ms`: to cores of a region,
-        by geography, until it is measured."""
+        and by which rule it was given up, if it was by one. `rtt_prior_ms`: to a core, by
+        geography, until it is measured."""
         self._memory = memory
         self.on_lost = on_lost
         self._connect = connect
@@ -101,7 +101,7 @@ class LinkPool:
         """One life of a link; whether it ever came up."""
         info = self._infos[core]
         channel = self._connect(info.address)
-        prior_ms = self._rtt_prior_ms(info.region)
+        prior_ms = self._rtt_prior_ms(info)
         link = CoreLink(info, channel, self._memory, self._history, self._config, prior_ms)
         self._links = dict(sorted([*self._links.items(), (core, link)]))
         try:

@@ -31,7 +31,7 @@ from firstlight.infra.bench.machine import heading, loop_ms, percentile
 from firstlight.shared.blocks import block_hashes, root_hash
 from firstlight.shared.clock import cpu_s, monotonic_s
 from firstlight.shared.proto import control_pb2
-from firstlight.shared.proto.convert import from_view, to_view
+from firstlight.shared.proto.convert_mesh import from_view, to_view
 from firstlight.shared.routing.choose import Wanted, choose
 from firstlight.shared.routing.cost import CoreState
 from firstlight.shared.routing.sketch import HotPrefixes

@@ -60,3 +60,8 @@ def light_rtt_ms(km: float) -> float:
 def prior_between_ms(one: Place, other: Place) -> float:
     """`prior_rtt_ms` of the distance between two places."""
     return prior_rtt_ms(distance_km(one, other))
+
+
+def guess_ms(one: Place | None, other: Place | None, *, otherwise_ms: float) -> float:
+    """`prior_between_ms`, or what is said for places that are not both known."""
+    return otherwise_ms if one is None or other is None else prior_between_ms(one, other)
