@@ -1,16 +1,23 @@
 """The set of operations that a model is made of, and the choice of who carries them out.
 
-`reference` is plain torch and says what is right. `eager` is torch arranged so that a row's result
-does not depend on the rows beside it; it runs anywhere. Whole decoders in C++ for one kind of CPU
-are in `kernels.cpu`, and keep the same promise. An implementation asked for by name never falls
-back to another one.
+One at a time, an operation is a function here that checks its arguments and calls the form asked
+for: `reference` is plain torch and says what is right, `gpu` is Triton. `auto` takes `gpu` for
+tensors on a GPU and `reference` for others. `kernels.reference` and `kernels.gpu` have the same
+modules and names.
+
+As a set for a whole model (`open_kernels`): `reference`, or `eager`, torch arranged so that a row's
+result does not depend on the rows beside it. Whole decoders in C++ for one kind of CPU are in
+`kernels.cpu`, and keep the same promise. A form asked for by name never falls back to another one.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from importlib import import_module
+from typing import Any, Protocol, TypeAlias
 
+import torch
 from torch import Tensor
 
+from firstlight.kernels.checks import FLOATS, check_range, check_tensor
 from firstlight.kernels.eager.kernels import EagerKernels
 from firstlight.kernels.pages import Heads, Span
 from firstlight.kernels.reference.kernels import ReferenceKernels
@@ -66,3 +73,106 @@ def open_kernels(name: str, heads: Heads) -> Kernels:
     if name == "reference":
         return ReferenceKernels()
     raise ValueError(f"kernels {name!r} are unknown, expected eager or reference")
+
+
+OPERATIONS = {
+    "rms_norm": "norm",
+    "add_rms_norm": "norm",
+    "silu_mul": "activation",
+    "quantize_rows": "quantize",
+}
+"""Each operation, and the module of every form that has it."""
+FORMS = ("reference", "gpu")
+
+
+def implementation(operation: str, kernels: str, tensor: Tensor) -> Callable[..., Any]:
+    """The form of an operation that is called `kernels`; `auto` goes by where the tensor lies.
+
+    Raises:
+        ValueError: there is no such form, or it is not installed.
+
+    """
+    if kernels == "auto":
+        kernels = "gpu" if tensor.is_cuda else "reference"
+    if kernels in ("eager", "cpu"):
+        raise ValueError(f"kernels {kernels!r} have no {operation} by itself, only whole models")
+    if kernels not in FORMS:
+        raise ValueError(f"kernels {kernels!r} are unknown, expected auto, reference or gpu")
+    try:
+        module = import_module(f"firstlight.kernels.{kernels}.{OPERATIONS[operation]}")
+    except ImportError as error:
+        raise ValueError(f"kernels {kernels!r} are not installed: {error}") from error
+    function: Callable[..., Any] = getattr(module, operation)
+    return function
+
+
+def rms_norm(rows: Tensor, weight: Tensor, eps: float, *, kernels: str = "auto") -> Tensor:
+    """x · weight / √(mean(x²) + eps) of each row: [n, width], [width] → [n, width].
+
+    Raises:
+        ValueError: an argument has another shape, dtype or device than it must.
+
+    """
+    run = implementation("rms_norm", kernels, rows)
+    _check_norm(rows, weight, eps, kernels)
+    out: Tensor = run(rows, weight, eps)
+    return out
+
+
+def add_rms_norm(
+    rows: Tensor, residual: Tensor, weight: Tensor, eps: float, *, kernels: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """(norm of rows + residual, rows + residual rounded): each [n, width] of the rows' dtype.
+
+    Raises:
+        ValueError: an argument has another shape, dtype or device than it must.
+
+    """
+    run = implementation("add_rms_norm", kernels, rows)
+    _check_norm(rows, weight, eps, kernels)
+    check_tensor("residual", residual, rows.shape, (rows.dtype,), rows.device)
+    out: tuple[Tensor, Tensor] = run(rows, residual, weight, eps)
+    return out
+
+
+def silu_mul(gate_up: Tensor, *, kernels: str = "auto") -> Tensor:
+    """SiLU(first half) · second half: [n, 2 · width] → [n, width].
+
+    Raises:
+        ValueError: another shape or dtype.
+
+    """
+    run = implementation("silu_mul", kernels, gate_up)
+    check_tensor("gate_up", gate_up, ("rows…", "2 · width"), _floats(kernels))
+    if gate_up.shape[1] % 2:
+        raise ValueError(f"gate_up is {list(gate_up.shape)}, expected an even width")
+    out: Tensor = run(gate_up)
+    return out
+
+
+def quantize_rows(
+    rows: Tensor, dtype: torch.dtype, *, kernels: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """(codes [n, width], float32 scales [n]) of rows [n, width]; dtype int8 or float8_e4m3fn.
+
+    Raises:
+        ValueError: another shape or dtype.
+
+    """
+    run = implementation("quantize_rows", kernels, rows)
+    check_tensor("rows", rows, ("rows…", "width"), FLOATS)
+    if dtype not in (torch.int8, torch.float8_e4m3fn):
+        raise ValueError(f"dtype is {dtype}, expected int8 or float8_e4m3fn")
+    out: tuple[Tensor, Tensor] = run(rows, dtype)
+    return out
+
+
+def _check_norm(rows: Tensor, weight: Tensor, eps: float, kernels: str) -> None:
+    check_tensor("rows", rows, ("rows…", "width"), _floats(kernels))
+    check_tensor("weight", weight, (rows.shape[1],), _floats(kernels), rows.device)
+    check_range("eps", eps, 0.0, 1.0)
+
+
+def _floats(kernels: str) -> tuple[torch.dtype, ...]:
+    """What rows may be made of; the reference takes float64 too, to judge others by."""
+    return FLOATS if kernels == "gpu" else (*FLOATS, torch.float64)
