@@ -8,6 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from firstlight.kernels.pages import BLOCK_ROWS
+
+CODES = (torch.int8, torch.float8_e4m3fn)
+"""What quantized rows and pages are made of."""
+DIM_MIN, DIM_MAX = 16, 256
+"""Of a head."""
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 """What rows of a step may be made of."""
 
@@ -38,6 +44,21 @@ def check_tensor(
         raise ValueError(f"{name} is on {tensor.device}, expected {device}")
     if not tensor.is_contiguous():
         raise ValueError(f"{name} has strides {tensor.stride()}, expected it to be contiguous")
+
+
+def check_pages(
+    pages: Tensor, scales: Tensor | None, blocks: int, device: torch.device
+) -> None:
+    """A pool of one layer, with scales if and only if it holds codes."""
+    shape = (2, blocks, "kv_heads", BLOCK_ROWS, "dim")
+    check_tensor("pages", pages, shape, (*FLOATS, *CODES, torch.float64), device)
+    if pages.shape[4] % 2 or not DIM_MIN <= pages.shape[4] <= DIM_MAX:
+        raise ValueError(f"pages have dim {pages.shape[4]}, expected even, {DIM_MIN} to {DIM_MAX}")
+    if (scales is not None) != (pages.dtype in CODES):
+        given = "no scales" if scales is None else "scales"
+        raise ValueError(f"pages are {_word(pages.dtype)} with {given}, expected scales for codes")
+    if scales is not None:
+        check_tensor("scales", scales, pages.shape[:4], (torch.float32,), device)
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:

@@ -17,9 +17,10 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from firstlight.kernels.checks import FLOATS, check_range, check_tensor
+from firstlight.kernels.checks import FLOATS, check_pages, check_range, check_tensor
 from firstlight.kernels.eager.kernels import EagerKernels
 from firstlight.kernels.pages import Heads, Span
+from firstlight.kernels.plan import VERIFY_ROWS_MAX, AttentionPlan
 from firstlight.kernels.reference.kernels import ReferenceKernels
 
 Linear: TypeAlias = Callable[[Tensor], Tensor]
@@ -80,6 +81,9 @@ OPERATIONS = {
     "add_rms_norm": "norm",
     "silu_mul": "activation",
     "quantize_rows": "quantize",
+    "rotate_and_write": "rotary",
+    "attend_prefill": "prefill",
+    "attend_decode": "decode",
 }
 """Each operation, and the module of every form that has it."""
 FORMS = ("reference", "gpu")
@@ -165,6 +169,103 @@ def quantize_rows(
         raise ValueError(f"dtype is {dtype}, expected int8 or float8_e4m3fn")
     out: tuple[Tensor, Tensor] = run(rows, dtype)
     return out
+
+
+def rotate_and_write(
+    rows: Tensor,
+    cosines: Tensor,
+    sines: Tensor,
+    plan: AttentionPlan,
+    pages: Tensor,
+    *,
+    scales: Tensor | None = None,
+    norms: tuple[Tensor, Tensor] | None = None,
+    eps: float = 0.0,
+    kernels: str = "auto",
+) -> Tensor:
+    """Rotated queries [n, heads, dim] of rows [n, heads + 2 · kv_heads, dim] (queries, keys, values).
+
+    Keys and values are written into `pages` [2, blocks, kv_heads, 16, dim] at the plan's slots, as
+    codes with `scales` [2, blocks, kv_heads, 16] where pages are int8 or float8; NaN as 0 and an
+    infinity as 65,504, since a masked weight of 0 would not undo them for others. `cosines` and
+    `sines` are float32 [positions, dim / 2]. With `norms`, queries and keys are first normed over
+    their dimensions with these two weights [dim].
+
+    Raises:
+        ValueError: an argument does not fit the others.
+
+    """
+    run = implementation("rotate_and_write", kernels, rows)
+    check_pages(pages, scales, plan.blocks, rows.device)
+    _, _, kv_heads, _, dim = pages.shape
+    check_tensor("rows", rows, (plan.rows, "heads", dim), _floats(kernels), plan.slots.device)
+    if rows.shape[1] <= 2 * kv_heads or (rows.shape[1] - 2 * kv_heads) % kv_heads:
+        raise ValueError(f"rows have {rows.shape[1]} heads, expected queries beside {kv_heads} · 2")
+    for name, table in (("cosines", cosines), ("sines", sines)):
+        check_tensor(name, table, ("positions", dim // 2), (torch.float32,), rows.device)
+        if table.shape[0] < plan.context_max:
+            raise ValueError(f"{name} has {table.shape[0]} rows, expected {plan.context_max}")
+    for weight in norms or ():
+        check_tensor("norms", weight, (dim,), _floats(kernels), rows.device)
+    check_range("eps", eps, 0.0, 1.0)
+    out: Tensor = run(rows, cosines, sines, plan, pages, scales, norms, eps)
+    return out
+
+
+def attend_prefill(
+    queries: Tensor,
+    pages: Tensor,
+    plan: AttentionPlan,
+    *,
+    scales: Tensor | None = None,
+    kernels: str = "auto",
+) -> Tensor:
+    """Causal attention over pages: queries [n, heads, dim] → the same.
+
+    Rows, tables, window and sinks are the plan's. `scales` as in `rotate_and_write`.
+
+    Raises:
+        ValueError: an argument does not fit the others.
+
+    """
+    run = implementation("attend_prefill", kernels, queries)
+    _check_attention(queries, pages, plan, scales, kernels)
+    out: Tensor = run(queries, pages, plan, scales)
+    return out
+
+
+def attend_decode(
+    queries: Tensor,
+    pages: Tensor,
+    plan: AttentionPlan,
+    *,
+    scales: Tensor | None = None,
+    kernels: str = "auto",
+) -> Tensor:
+    """The same for one to eight rows a sequence: decode, or decode with hints to verify.
+
+    Raises:
+        ValueError: an argument does not fit the others, or a sequence has more rows.
+
+    """
+    run = implementation("attend_decode", kernels, queries)
+    _check_attention(queries, pages, plan, scales, kernels)
+    if plan.rows_max > VERIFY_ROWS_MAX:
+        raise ValueError(f"plan has a span of {plan.rows_max} rows, expected {VERIFY_ROWS_MAX}")
+    out: Tensor = run(queries, pages, plan, scales)
+    return out
+
+
+def _check_attention(
+    queries: Tensor, pages: Tensor, plan: AttentionPlan, scales: Tensor | None, kernels: str
+) -> None:
+    check_pages(pages, scales, plan.blocks, queries.device)
+    _, _, kv_heads, _, dim = pages.shape
+    check_tensor("queries", queries, (plan.rows, "heads", dim), _floats(kernels), plan.spans.device)
+    if queries.shape[1] % kv_heads:
+        raise ValueError(f"queries have {queries.shape[1]} heads, expected a multiple of {kv_heads}")
+    if scales is None and kernels == "gpu" and pages.dtype != queries.dtype:
+        raise ValueError(f"queries are {queries.dtype}, expected {pages.dtype} as pages are")
 
 
 def _check_norm(rows: Tensor, weight: Tensor, eps: float, kernels: str) -> None:

@@ -25,18 +25,22 @@ def bounded(x):
 
 
 @triton.jit
-def coded(x, LARGEST: tl.constexpr, DTYPE: tl.constexpr, INTERPRETED: tl.constexpr):
-    """(codes, scales) of bounded float32 rows [rows, columns]; LARGEST is the largest code."""
-    most = tl.max(tl.abs(x), 1)
+def scale_of(most, LARGEST: tl.constexpr):
+    """The scale of rows whose largest magnitudes are `most`; LARGEST is the largest code."""
     scale = tl.math.div_rn(most, tl.full(most.shape, LARGEST, tl.float32))
-    scale = tl.where(scale > 0, scale, 1.0)
+    return tl.where(scale > 0, scale, 1.0)
+
+
+@triton.jit
+def codes_of(x, scale, LARGEST: tl.constexpr, DTYPE: tl.constexpr, INTERPRETED: tl.constexpr):
+    """Codes of bounded float32 rows [rows, columns]."""
     value = tl.math.div_rn(x, tl.broadcast_to(scale[:, None], x.shape))
     value = tl.minimum(tl.maximum(value, -LARGEST), LARGEST)
     if DTYPE == tl.int8:
         codes = round_half_even(value).to(tl.int8)
     else:
         codes = narrow(value, DTYPE, INTERPRETED)
-    return codes, scale
+    return codes
 
 
 @triton.jit
@@ -65,8 +69,8 @@ def quantize_kernel(
     inside = (row < count)[:, None] & (column < WIDTH)
     place = row[:, None] * WIDTH + column
     x = bounded(tl.load(rows + place, mask=inside, other=0.0).to(tl.float32))
-    values, scale = coded(x, LARGEST, DTYPE, INTERPRETED)
-    tl.store(codes + place, values, mask=inside)
+    scale = scale_of(tl.max(tl.abs(x), 1), LARGEST)
+    tl.store(codes + place, codes_of(x, scale, LARGEST, DTYPE, INTERPRETED), mask=inside)
     tl.store(scales + row, scale, mask=row < count)
 
 
