@@ -19,6 +19,7 @@ from torch import Tensor
 
 from firstlight.kernels.checks import FLOATS, check_pages, check_range, check_tensor
 from firstlight.kernels.eager.kernels import EagerKernels
+from firstlight.kernels.matrix import Matrix
 from firstlight.kernels.pages import Heads, Span
 from firstlight.kernels.plan import VERIFY_ROWS_MAX, AttentionPlan
 from firstlight.kernels.reference.kernels import ReferenceKernels
@@ -84,6 +85,7 @@ OPERATIONS = {
     "rotate_and_write": "rotary",
     "attend_prefill": "prefill",
     "attend_decode": "decode",
+    "matmul": "matmul",
 }
 """Each operation, and the module of every form that has it."""
 FORMS = ("reference", "gpu")
@@ -253,6 +255,50 @@ def attend_decode(
     if plan.rows_max > VERIFY_ROWS_MAX:
         raise ValueError(f"plan has a span of {plan.rows_max} rows, expected {VERIFY_ROWS_MAX}")
     out: Tensor = run(queries, pages, plan, scales)
+    return out
+
+
+def matmul(
+    rows: Tensor,
+    weight: Matrix,
+    *,
+    bias: Tensor | None = None,
+    row_scales: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    kernels: str = "auto",
+) -> Tensor:
+    """rows · weightᵀ + bias: [n, inputs] → [n, outputs] of `dtype` (the rows' own if None).
+
+    Rows of float8 come with `row_scales` [n] (`quantize_rows`), go with weights of fp8, and give
+    bfloat16 unless told otherwise.
+
+    Raises:
+        ValueError: an argument does not fit the others.
+
+    """
+    run = implementation("matmul", kernels, rows)
+    coded = row_scales is not None
+    if coded != (rows.dtype == torch.float8_e4m3fn) or (coded and weight.form != "fp8"):
+        given = "row_scales" if coded else "no row_scales"
+        raise ValueError(
+            f"rows are {rows.dtype} with {given} for a weight of {weight.form}, expected float8 "
+            "rows with row_scales for fp8, or float rows without"
+        )
+    if weight.experts:
+        raise ValueError(f"weight has {weight.experts} experts, expected one matrix")
+    floats = (torch.float8_e4m3fn,) if coded else _floats(kernels)
+    device = weight.codes.device
+    check_tensor("rows", rows, ("rows…", weight.inputs), floats, device)
+    if weight.form == "float" and kernels == "gpu" and weight.codes.dtype != rows.dtype:
+        raise ValueError(f"weight is {weight.codes.dtype}, expected {rows.dtype} as rows are")
+    if bias is not None:
+        check_tensor("bias", bias, (weight.outputs,), _floats(kernels), device)
+    if row_scales is not None:
+        check_tensor("row_scales", row_scales, (rows.shape[0],), (torch.float32,), device)
+    wanted = dtype or (torch.bfloat16 if coded else rows.dtype)
+    if wanted not in _floats(kernels):
+        raise ValueError(f"dtype is {wanted}, expected float32, bfloat16 or float16")
+    out: Tensor = run(rows, weight, bias, row_scales, wanted)
     return out
 
 

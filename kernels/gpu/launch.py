@@ -33,13 +33,14 @@ def triton_dtype(dtype: torch.dtype) -> tl.dtype:
 
 
 def check_device(name: str, tensor: Tensor) -> None:
-    """A kernel reads memory of a GPU, or any if it is interpreted.
+    """A kernel reads memory of a GPU, or any if it is interpreted; `meta` has none to read, so that
+    a launch with it can only be compiled.
 
     Raises:
         ValueError: the tensor lies elsewhere.
 
     """
-    if not (tensor.is_cuda or INTERPRETED):
+    if not (tensor.is_cuda or tensor.is_meta or INTERPRETED):
         raise ValueError(f"{name} is on {tensor.device}, expected a GPU for kernels called gpu")
 
 
