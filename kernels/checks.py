@@ -67,11 +67,13 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
         raise ValueError(f"{name} is {value}, expected {low} to {high}")
 
 
-def check_places(name: str, places: Sequence[int], end: int) -> None:
-    """Whole numbers from 0 to end − 1."""
-    for place in places:
-        if not 0 <= place < end:
-            raise ValueError(f"{name} has {place}, expected 0 to {end - 1}")
+def check_blocks(name: str, blocks: Sequence[int], pool: Tensor) -> Tensor:
+    """Ids of blocks of a pool [layers, 2, blocks, …], as int64 beside it."""
+    check_tensor("pool", pool, ("layers", 2, *pool.shape[2:]), (pool.dtype,))
+    for block in blocks:
+        if not 0 <= block < pool.shape[2]:
+            raise ValueError(f"{name} has {block}, expected 0 to {pool.shape[2] - 1}")
+    return torch.tensor(list(blocks), dtype=torch.int64, device=pool.device)
 
 
 def _word(dtype: torch.dtype) -> str:

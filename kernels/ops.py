@@ -17,12 +17,13 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from firstlight.kernels.checks import FLOATS, check_pages, check_range, check_tensor
+from firstlight.kernels.checks import FLOATS, check_blocks, check_pages, check_range, check_tensor
 from firstlight.kernels.eager.kernels import EagerKernels
 from firstlight.kernels.matrix import Matrix
 from firstlight.kernels.pages import Heads, Span
 from firstlight.kernels.plan import VERIFY_ROWS_MAX, AttentionPlan
 from firstlight.kernels.reference.kernels import ReferenceKernels
+from firstlight.kernels.routes import Routes
 
 Linear: TypeAlias = Callable[[Tensor], Tensor]
 """[rows, inputs] float32 → [rows, outputs] float32."""
@@ -86,9 +87,17 @@ OPERATIONS = {
     "attend_prefill": "prefill",
     "attend_decode": "decode",
     "matmul": "matmul",
+    "copy_blocks": "blocks",
+    "pack_blocks": "blocks",
+    "unpack_blocks": "blocks",
+    "route": "experts",
+    "expert_matmul": "experts",
+    "combine_experts": "experts",
 }
 """Each operation, and the module of every form that has it."""
 FORMS = ("reference", "gpu")
+EXPERTS_MAX = 1024
+CHOSEN_MAX = 32
 
 
 def implementation(operation: str, kernels: str, tensor: Tensor) -> Callable[..., Any]:
@@ -300,6 +309,130 @@ def matmul(
         raise ValueError(f"dtype is {wanted}, expected float32, bfloat16 or float16")
     out: Tensor = run(rows, weight, bias, row_scales, wanted)
     return out
+
+
+def copy_blocks(
+    pool: Tensor, sources: Sequence[int], targets: Sequence[int], *, kernels: str = "auto"
+) -> None:
+    """In `pool` [layers, 2, blocks, …] each target becomes its source, in every layer.
+
+    Raises:
+        ValueError: an id is out of range, or the result would depend on the order of copies.
+
+    """
+    run = implementation("copy_blocks", kernels, pool)
+    if len(sources) != len(targets):
+        raise ValueError(f"targets are {len(targets)}, expected {len(sources)} as sources")
+    read, written = check_blocks("sources", sources, pool), check_blocks("targets", targets, pool)
+    if len({*targets, *sources}) != len(targets) + len(set(sources)):
+        raise ValueError(f"targets are {list(targets)}, expected each once and none a source")
+    run(pool, read, written)
+
+
+def pack_blocks(pool: Tensor, blocks: Sequence[int], *, kernels: str = "auto") -> Tensor:
+    """Blocks of `pool` [layers, 2, blocks, …] as runs [count, layers, 2, …], to send or to keep.
+
+    Raises:
+        ValueError: an id is out of range.
+
+    """
+    run = implementation("pack_blocks", kernels, pool)
+    out: Tensor = run(pool, check_blocks("blocks", blocks, pool))
+    return out
+
+
+def unpack_blocks(
+    packed: Tensor, pool: Tensor, blocks: Sequence[int], *, kernels: str = "auto"
+) -> None:
+    """Writes runs [count, layers, 2, …] to the places of these blocks in `pool`.
+
+    Raises:
+        ValueError: an id is out of range or comes twice, or the runs are of another shape.
+
+    """
+    run = implementation("unpack_blocks", kernels, pool)
+    places = check_blocks("blocks", blocks, pool)
+    if len(set(blocks)) != len(blocks):
+        raise ValueError(f"blocks are {list(blocks)}, expected each once")
+    shape = (len(blocks), *pool.shape[:2], *pool.shape[3:])
+    check_tensor("packed", packed, shape, (pool.dtype,), pool.device)
+    run(packed, pool, places)
+
+
+def route(
+    logits: Tensor, chosen: int, *, renormalize: bool = True, kernels: str = "auto"
+) -> Routes:
+    """The `chosen` best experts of each row by router logits [n, experts], and their weights.
+
+    Raises:
+        ValueError: an argument does not fit the others.
+
+    """
+    run = implementation("route", kernels, logits)
+    check_tensor("logits", logits, ("rows…", "experts"), _floats(kernels))
+    check_range("chosen", chosen, 1, min(logits.shape[1], CHOSEN_MAX))
+    check_range("experts", logits.shape[1], 1, EXPERTS_MAX)
+    out: Routes = run(logits, chosen, renormalize)
+    return out
+
+
+def expert_matmul(
+    rows: Tensor, weight: Matrix, routes: Routes, *, apart: bool = False, kernels: str = "auto"
+) -> Tensor:
+    """Each (row, choice) through the matrix of its expert: [n · chosen, outputs].
+
+    `rows` are [n, inputs], or with `apart` one for each pair [n · chosen, inputs]. Experts on a GPU
+    are not read back: they are those that `route` gave.
+
+    Raises:
+        ValueError: an argument does not fit the others.
+
+    """
+    run = implementation("expert_matmul", kernels, rows)
+    count, chosen = routes.experts.shape
+    shape = (count * chosen if apart else count, weight.inputs)
+    check_tensor("rows", rows, shape, _floats(kernels), weight.codes.device)
+    if not weight.experts:
+        raise ValueError("weight is one matrix, expected one for each expert")
+    if weight.form == "float" and kernels == "gpu" and weight.codes.dtype != rows.dtype:
+        raise ValueError(f"weight is {weight.codes.dtype}, expected {rows.dtype} as rows are")
+    check_tensor("routes", routes.experts, (count, chosen), (torch.int32,), rows.device)
+    if routes.experts.device.type == "cpu" and routes.experts.numel():
+        check_range("routes", int(routes.experts.min()), 0, weight.experts - 1)
+        check_range("routes", int(routes.experts.max()), 0, weight.experts - 1)
+    out: Tensor = run(rows, weight, routes, apart)
+    return out
+
+
+def combine_experts(pairs: Tensor, routes: Routes, *, kernels: str = "auto") -> Tensor:
+    """The weighted sum of each row's pairs: [n · chosen, width] → [n, width].
+
+    Raises:
+        ValueError: an argument does not fit the others.
+
+    """
+    run = implementation("combine_experts", kernels, pairs)
+    count, chosen = routes.weights.shape
+    check_tensor("pairs", pairs, (count * chosen, "width"), _floats(kernels), routes.weights.device)
+    check_tensor("routes", routes.weights, (count, chosen), (torch.float32, torch.float64))
+    out: Tensor = run(pairs, routes)
+    return out
+
+
+def mix_experts(
+    rows: Tensor, gate_up: Matrix, down: Matrix, routes: Routes, *, kernels: str = "auto"
+) -> Tensor:
+    """A whole mixture: rows [n, hidden] through each of their experts' MLPs, weighted and summed.
+
+    Raises:
+        ValueError: an argument does not fit the others.
+
+    """
+    wide = expert_matmul(rows, gate_up, routes, kernels=kernels)
+    pairs = expert_matmul(
+        silu_mul(wide, kernels=kernels), down, routes, apart=True, kernels=kernels
+    )
+    return combine_experts(pairs, routes, kernels=kernels)
 
 
 def _check_attention(

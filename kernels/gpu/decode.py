@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firstlight.kernels.gpu.attention import KEYS, attend_tile, factor_of, scales_or
-from firstlight.kernels.gpu.launch import INTERPRETED, check_device, narrow, triton_dtype
+from firstlight.kernels.gpu.launch import INTERPRETED, check_device, check_float8, narrow, triton_dtype
 from firstlight.kernels.pages import BLOCK_ROWS
 from firstlight.kernels.plan import VERIFY_ROWS_MAX, AttentionPlan
 
@@ -174,6 +174,7 @@ def attend_decode(
 ) -> Tensor:
     """See `kernels.reference.decode`; at most VERIFY_ROWS_MAX rows a sequence."""
     check_device("queries", queries)
+    check_float8("pages", pages.dtype, queries)
     out = torch.empty_like(queries)
     if plan.rows == 0:
         return out

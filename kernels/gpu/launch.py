@@ -44,6 +44,19 @@ def check_device(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name} is on {tensor.device}, expected a GPU for kernels called gpu")
 
 
+def check_float8(name: str, dtype: torch.dtype, tensor: Tensor) -> None:
+    """Float8 needs a GPU that has it; `tensor` says which GPU.
+
+    Raises:
+        ValueError: it is older than sm_89.
+
+    """
+    if dtype == torch.float8_e4m3fn and tensor.is_cuda:
+        major, minor = torch.cuda.get_device_capability(tensor.device)
+        if (major, minor) < (8, 9):
+            raise ValueError(f"{name} is float8 on sm_{major}{minor}, expected sm_89 or later")
+
+
 @triton.jit
 def wide(x, INTERPRETED: tl.constexpr):
     """An operand of a product: itself on a device, float32 in the interpreter."""

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firstlight.kernels.gpu.launch import INTERPRETED, check_device, narrow, triton_dtype, wide
+from firstlight.kernels.gpu.launch import INTERPRETED, check_device, check_float8, narrow, triton_dtype, wide
 from firstlight.kernels.matrix import Matrix
 
 TILE_ROWS = 64
@@ -222,6 +222,7 @@ def matmul(
 ) -> Tensor:
     """See `kernels.reference.matmul`."""
     check_device("rows", rows)
+    check_float8("weight", weight.codes.dtype, rows)
     count, outputs = rows.shape[0], weight.outputs
     out = torch.empty(count, outputs, dtype=dtype, device=rows.device)
     if count == 0:

@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firstlight.kernels.gpu.attention import KEYS, attend_tile, factor_of, scales_or
-from firstlight.kernels.gpu.launch import INTERPRETED, check_device, narrow, triton_dtype
+from firstlight.kernels.gpu.launch import INTERPRETED, check_device, check_float8, narrow, triton_dtype
 from firstlight.kernels.pages import BLOCK_ROWS
 from firstlight.kernels.plan import TILE_ROWS, AttentionPlan
 
@@ -118,6 +118,7 @@ def attend_prefill(
 ) -> Tensor:
     """See `kernels.reference.prefill`."""
     check_device("queries", queries)
+    check_float8("pages", pages.dtype, queries)
     out = torch.empty_like(queries)
     if plan.rows == 0:
         return out

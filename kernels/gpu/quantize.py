@@ -8,6 +8,7 @@ from torch import Tensor
 from firstlight.kernels.gpu.launch import (
     INTERPRETED,
     check_device,
+    check_float8,
     narrow,
     round_half_even,
     triton_dtype,
@@ -77,6 +78,7 @@ def quantize_kernel(
 def quantize_rows(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """See `kernels.reference.quantize`."""
     check_device("rows", rows)
+    check_float8("dtype", dtype, rows)
     width = rows.shape[-1]
     if width > WIDTH_MAX:
         raise ValueError(f"rows has a width of {width}, expected at most {WIDTH_MAX}")

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firstlight.kernels.gpu.launch import INTERPRETED, check_device, narrow, triton_dtype
+from firstlight.kernels.gpu.launch import INTERPRETED, check_device, check_float8, narrow, triton_dtype
 from firstlight.kernels.gpu.quantize import bounded, codes_of, scale_of
 from firstlight.kernels.pages import BLOCK_ROWS
 from firstlight.kernels.plan import AttentionPlan
@@ -124,6 +124,7 @@ def rotate_and_write(
 ) -> Tensor:
     """See `kernels.reference.rotary`."""
     check_device("rows", rows)
+    check_float8("pages", pages.dtype, rows)
     _, blocks, kv_heads, _, dim = pages.shape
     heads = rows.shape[1] - 2 * kv_heads
     out = torch.empty(rows.shape[0], heads, dim, dtype=rows.dtype, device=rows.device)
