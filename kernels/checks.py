@@ -46,9 +46,7 @@ def check_tensor(
         raise ValueError(f"{name} has strides {tensor.stride()}, expected it to be contiguous")
 
 
-def check_pages(
-    pages: Tensor, scales: Tensor | None, blocks: int, device: torch.device
-) -> None:
+def check_pages(pages: Tensor, scales: Tensor | None, blocks: int, device: torch.device) -> None:
     """A pool of one layer, with scales if and only if it holds codes."""
     shape = (2, blocks, "kv_heads", BLOCK_ROWS, "dim")
     check_tensor("pages", pages, shape, (*FLOATS, *CODES, torch.float64), device)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from firstlight.kernels.checks import FLOATS, check_blocks, check_pages, check_range, check_tensor
+from firstlight.kernels.draws import DrawTable
 from firstlight.kernels.eager.kernels import EagerKernels
 from firstlight.kernels.matrix import Matrix
 from firstlight.kernels.pages import Heads, Span
@@ -93,6 +94,8 @@ OPERATIONS = {
     "route": "experts",
     "expert_matmul": "experts",
     "combine_experts": "experts",
+    "adjust_logits": "sampling",
+    "sample": "sampling",
 }
 """Each operation, and the module of every form that has it."""
 FORMS = ("reference", "gpu")
@@ -435,6 +438,38 @@ def mix_experts(
     return combine_experts(pairs, routes, kernels=kernels)
 
 
+def adjust_logits(logits: Tensor, draws: DrawTable, *, kernels: str = "auto") -> None:
+    """Adds biases and takes penalties off float32 logits [n, vocab], in place.
+
+    Raises:
+        ValueError: an argument does not fit the other.
+
+    """
+    run = implementation("adjust_logits", kernels, logits)
+    _check_logits(logits, draws)
+    run(logits, draws)
+
+
+def sample(logits: Tensor, draws: DrawTable, *, kernels: str = "auto") -> Tensor:
+    """int64 [n]: ids by adjusted float32 logits [n, vocab], −1 for a row that is not finite.
+
+    Temperature → min-p → top-k → top-p → the largest of logit + noise; the lowest id of equals.
+
+    Raises:
+        ValueError: an argument does not fit the other.
+
+    """
+    run = implementation("sample", kernels, logits)
+    _check_logits(logits, draws)
+    out: Tensor = run(logits, draws)
+    return out
+
+
+def _check_logits(logits: Tensor, draws: DrawTable) -> None:
+    device = draws.keys.device
+    check_tensor("logits", logits, (draws.rows, draws.vocab), (torch.float32,), device)
+
+
 def _check_attention(
     queries: Tensor, pages: Tensor, plan: AttentionPlan, scales: Tensor | None, kernels: str
 ) -> None:
@@ -442,7 +477,9 @@ def _check_attention(
     _, _, kv_heads, _, dim = pages.shape
     check_tensor("queries", queries, (plan.rows, "heads", dim), _floats(kernels), plan.spans.device)
     if queries.shape[1] % kv_heads:
-        raise ValueError(f"queries have {queries.shape[1]} heads, expected a multiple of {kv_heads}")
+        raise ValueError(
+            f"queries have {queries.shape[1]} heads, expected a multiple of {kv_heads}"
+        )
     if scales is None and kernels == "gpu" and pages.dtype != queries.dtype:
         raise ValueError(f"queries are {queries.dtype}, expected {pages.dtype} as pages are")
 

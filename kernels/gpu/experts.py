@@ -11,7 +11,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firstlight.kernels.gpu.launch import INTERPRETED, check_device, check_float8, narrow, triton_dtype
+from firstlight.kernels.gpu.launch import (
+    INTERPRETED,
+    check_device,
+    check_float8,
+    narrow,
+    triton_dtype,
+)
 from firstlight.kernels.gpu.matmul import product, product_int4, step_of, width_of
 from firstlight.kernels.matrix import Matrix
 from firstlight.kernels.routes import Routes

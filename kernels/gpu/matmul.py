@@ -10,7 +10,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firstlight.kernels.gpu.launch import INTERPRETED, check_device, check_float8, narrow, triton_dtype, wide
+from firstlight.kernels.gpu.launch import (
+    INTERPRETED,
+    check_device,
+    check_float8,
+    narrow,
+    triton_dtype,
+    wide,
+)
 from firstlight.kernels.matrix import Matrix
 
 TILE_ROWS = 64

@@ -6,7 +6,13 @@ import triton.language as tl
 from torch import Tensor
 
 from firstlight.kernels.gpu.attention import KEYS, attend_tile, factor_of, scales_or
-from firstlight.kernels.gpu.launch import INTERPRETED, check_device, check_float8, narrow, triton_dtype
+from firstlight.kernels.gpu.launch import (
+    INTERPRETED,
+    check_device,
+    check_float8,
+    narrow,
+    triton_dtype,
+)
 from firstlight.kernels.pages import BLOCK_ROWS
 from firstlight.kernels.plan import TILE_ROWS, AttentionPlan
 

@@ -5,7 +5,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firstlight.kernels.gpu.launch import INTERPRETED, check_device, check_float8, narrow, triton_dtype
+from firstlight.kernels.gpu.launch import (
+    INTERPRETED,
+    check_device,
+    check_float8,
+    narrow,
+    triton_dtype,
+)
 from firstlight.kernels.gpu.quantize import bounded, codes_of, scale_of
 from firstlight.kernels.pages import BLOCK_ROWS
 from firstlight.kernels.plan import AttentionPlan

@@ -41,8 +41,10 @@ def _one(
     used = table[: -(-context // BLOCK_ROWS)].long().clamp(min=0)
     held = read_pages(pages[:, used], None if scales is None else scales[:, used])
     # [2, blocks, kv_heads, 16, dim] → [2, kv_heads, context, dim]
-    keys, values = held.transpose(1, 2).flatten(2, 3)[:, :, :context].repeat_interleave(
-        heads // pages.shape[2], dim=1
+    keys, values = (
+        held.transpose(1, 2)
+        .flatten(2, 3)[:, :, :context]
+        .repeat_interleave(heads // pages.shape[2], dim=1)
     )
     seen = visible(plan, context - rows, context).to(pages.device)
     ever = seen.any(0)[:, None]

@@ -19,7 +19,9 @@ def tables(dim: int):
     return angles.cos(), angles.sin()
 
 
-def run(device, *, kernels="gpu", heads=HEADS, dtype=torch.float32, code=None, normed=False, to=None):
+def run(
+    device, *, kernels="gpu", heads=HEADS, dtype=torch.float32, code=None, normed=False, to=None
+):
     """(queries, pages, scales) after one call on a pool of threes; `to` replaces the rows."""
     plan = plan_attention(SPANS, TABLES, BLOCKS, device=device)
     width = heads.heads + 2 * heads.kv_heads
