@@ -197,7 +197,7 @@ def rotate_and_write(
     eps: float = 0.0,
     kernels: str = "auto",
 ) -> Tensor:
-    """Rotated queries [n, heads, dim] of rows [n, heads + 2 · kv_heads, dim] (queries, keys, values).
+    """Rotated queries [n, heads, dim] of rows [n, heads + 2 · kv_heads, dim] (of q, k, v).
 
     Keys and values are written into `pages` [2, blocks, kv_heads, 16, dim] at the plan's slots, as
     codes with `scales` [2, blocks, kv_heads, 16] where pages are int8 or float8; NaN as 0 and an

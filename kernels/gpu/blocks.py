@@ -29,7 +29,7 @@ def move_kernel(
 
     Grid: (⌈words / CHUNK⌉, 2 · layers, count). Tile: [CHUNK]. A part is a layer's keys or values;
     word w of part p of block b lies at b · *_block + p · *_part + w. Blocks are taken from
-    `source_blocks` if INDEXED and `target_blocks` if SCATTERED [count] int64, else they are 0, 1, ….
+    `source_blocks` if INDEXED and `target_blocks` if SCATTERED [count] int64, else they are 0, 1, …
     Dtypes: words of 1, 2, 4 or 8 bytes, whatever they mean: copies are exact.
     Reads and writes each word once. Roofline: bandwidth.
     Errors: none; block ids were checked on the host.

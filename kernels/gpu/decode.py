@@ -1,4 +1,4 @@
-"""Attention of one to eight rows a sequence over pages: pieces of the keys at once, merged in order.
+"""Attention of one to eight rows a sequence over pages: pieces of keys at once, merged in order.
 
 A sequence's keys are cut at multiples of PIECE. A piece's softmax is complete in itself; a second
 kernel merges a row's pieces in ascending order. Neither where a sequence stands in the step nor how

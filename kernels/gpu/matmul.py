@@ -150,8 +150,8 @@ def matmul_kernel(
 ):
     """A program computes WIDTH outputs of HEIGHT rows.
 
-    Grid: (⌈count / HEIGHT⌉, ⌈OUTPUTS / WIDTH⌉), rows first: neighbours in time share weights. Tiles:
-    rows [HEIGHT, STEP], weights [STEP, WIDTH], sums [HEIGHT, WIDTH]. HEIGHT is 64 for every count.
+    Grid: (⌈count / HEIGHT⌉, ⌈OUTPUTS / WIDTH⌉), rows first: neighbours in time share weights.
+    Tiles: rows [HEIGHT, STEP], weights [STEP, WIDTH], sums [HEIGHT, WIDTH]. HEIGHT is always 64.
     Shapes: rows [count, INPUTS]; codes [OUTPUTS, INPUTS] (int4: half of that); scales and zeros
     [OUTPUTS, INPUTS / GROUP]; bias [OUTPUTS]; row_scales [count]; out [count, OUTPUTS].
     Dtypes: rows float32, bfloat16 or float16 with codes of the same, int8, float8 or int4, or rows

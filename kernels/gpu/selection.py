@@ -45,7 +45,7 @@ def share_above(
     TILE: tl.constexpr,
     WEIGHTED: tl.constexpr,
 ):
-    """float64: weights, or the number, of ids left by (edge, cutoff) whose key is at least `low`."""
+    """float64: weights, or number, of ids that (edge, cutoff) leave with a key from `low` on."""
     total = tl.zeros([TILE], tl.float64)
     for start in range(0, VOCAB, TILE):
         token, inside, x = tile_of(logits, start, temperature, VOCAB, TILE)

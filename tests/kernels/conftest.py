@@ -1,9 +1,9 @@
 """Kernels for GPUs, run by Triton's interpreter where there is no GPU.
 
 The interpreter looks through all of `triton.language` whenever one kernel function calls another;
-once a module is enough, and makes these tests several times faster. Its products are numpy's, whose
-bits depend on where in the matrix a row stands; a device adds along K in one order, and so it is done
-here.
+once a module is enough, and makes these tests several times faster. Its products are numpy's,
+whose bits depend on where in the matrix a row stands; a device adds along K in one order, and so it
+is done here.
 """
 
 import warnings

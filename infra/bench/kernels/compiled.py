@@ -7,19 +7,23 @@ is built. ptxas comes with Triton, and cuobjdump, which knows what a kernel take
 
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
+from firstlight.infra.bench.kernels.cases import Case
+
+_PRODUCT = re.compile(r"(?:wgmma\.mma_async|mma\.sync)\.\S*?(m\d+n\d+k\d+)")
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
 
 
@@ -35,6 +39,8 @@ class Compiled:
     spilled_bytes: int
     """Of registers to memory, a thread."""
     warps: int
+    products: tuple[str, ...]
+    """The shapes of the tensor cores' products that it is made of, of wgmma or mma."""
 
 
 class _NoDevice(DriverBase):  # type: ignore[misc]
@@ -102,4 +108,22 @@ def usage(made: Any) -> Compiled:
         raise ValueError(f"cuobjdump says {said!r}, expected registers and shared memory")
     registers, stack, _, local = (int(number) for number in found.groups())
     meta = made.metadata
-    return Compiled(meta.name, registers, meta.shared, stack + local, meta.num_warps)
+    kind = "wgmma" if "wgmma" in made.asm["ptx"] else "mma"
+    products = tuple(sorted({f"{kind} {size}" for size in _PRODUCT.findall(made.asm["ptx"])}))
+    return Compiled(meta.name, registers, meta.shared, stack + local, meta.num_warps, products)
+
+
+def compile_cases(capability: int, wanted: Sequence[Case]) -> list[tuple[Case, list[Compiled]]]:
+    """Each case with the kernels that it launches, for one kind of GPU.
+
+    Float8 needs sm_89: an older GPU gets no case with it, and its launchers refuse it.
+    """
+    meta = torch.device("meta")
+    found = []
+    for case in wanted:
+        if capability < 89 and "fp8" in case.variant:
+            continue
+        with launches_compiled(capability) as made:
+            case.prepare(meta).run()
+        found.append((case, [usage(one) for one in made]))
+    return found
