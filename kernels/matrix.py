@@ -93,16 +93,22 @@ class Matrix:
         return sum(part.numel() * part.element_size() for part in parts if part is not None)
 
 
+def _grouped(values: Tensor, size: int) -> Tensor:
+    """[…, n] → […, n / size, size]."""
+    return values.reshape(*values.shape[:-1], -1, size)
+
+
 def pack_int4(codes: Tensor, group: int) -> Tensor:
     """uint8 codes below 16 […, inputs] → two a byte […, inputs / 2], as `Matrix` has them."""
-    low, high = codes.unflatten(-1, (-1, 2, group // 2)).unbind(-2)
-    return (low | high << 4).flatten(-2).contiguous()
+    low, high = _grouped(codes, group).chunk(2, -1)
+    packed: Tensor = low | high << 4
+    return packed.flatten(-2).contiguous()
 
 
 def unpack_int4(packed: Tensor, group: int) -> Tensor:
     """The inverse of `pack_int4`."""
-    halves = packed.unflatten(-1, (-1, group // 2))
-    return torch.stack((halves & 15, halves >> 4), -2).flatten(-3)
+    halves = _grouped(packed, group // 2)
+    return torch.cat((halves & 15, halves >> 4), -1).flatten(-2)
 
 
 def quantize_matrix(weight: Tensor, form: str, group: int | None = None) -> Matrix:
@@ -120,7 +126,7 @@ def quantize_matrix(weight: Tensor, form: str, group: int | None = None) -> Matr
     size = inputs if group is None else group
     if inputs % size:
         raise ValueError(f"group is {group}, expected a divisor of {inputs}")
-    parts = weight.float().unflatten(-1, (-1, size))
+    parts = _grouped(weight.float(), size)
     if form == "int4":
         low, high = parts.amin(-1).clamp(max=0), parts.amax(-1).clamp(min=0)
         scales = ((high - low) / 15).clamp(min=1e-20)

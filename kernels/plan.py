@@ -67,8 +67,10 @@ def plan_attention(
         raise ValueError(f"tables are {len(tables)}, expected one for each of {len(spans)} spans")
     row = 0
     for index, (span, table) in enumerate(zip(spans, tables, strict=True)):
-        if span.first_row != row or not 0 < span.rows <= span.context:
+        if span.first_row != row:
             raise ValueError(f"spans[{index}] is {span}, expected it to start at row {row}")
+        if not 0 < span.rows <= span.context:
+            raise ValueError(f"spans[{index}] is {span}, expected rows from 1 to its context")
         _check_table(index, span, table, blocks, window, sinks)
         row += span.rows
     width = max((len(table) for table in tables), default=0)

@@ -85,7 +85,7 @@ def attend_tile(
 
 def factor_of(dim: int) -> float:
     """What a product of query and key is multiplied by before its exponential of base 2."""
-    return LOG2_E * float(dim) ** -0.5
+    return float(LOG2_E * dim**-0.5)
 
 
 def scales_or(scales: Tensor | None, other: Tensor) -> Tensor:

@@ -14,10 +14,11 @@ def weights_of(weight: Matrix, dtype: torch.dtype = torch.float32) -> Tensor:
     codes = weight.codes
     if weight.form == "int4":
         codes = unpack_int4(codes, weight.group)
-    values = codes.to(dtype).unflatten(-1, (-1, weight.group))
+    values = codes.to(dtype).reshape(*codes.shape[:-1], -1, weight.group)
     if weight.zeros is not None:
         values = values - weight.zeros[..., None].to(dtype)
-    return (values * weight.scales[..., None].to(dtype)).flatten(-2)
+    scaled: Tensor = values * weight.scales[..., None].to(dtype)
+    return scaled.flatten(-2)
 
 
 def matmul(

@@ -51,4 +51,5 @@ def _one(
     wide = queries.to(keys.dtype).transpose(0, 1)
     scores = wide @ keys.where(ever, 0).transpose(1, 2) * dim**-0.5
     weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
-    return (weights @ values.where(ever, 0)).transpose(0, 1).to(queries.dtype)
+    joined: Tensor = weights @ values.where(ever, 0)
+    return joined.transpose(0, 1).to(queries.dtype)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -64,7 +65,7 @@ def cases(shape: Shape) -> Iterator[Case]:
             f"{shape.prefill} rows",
             size,
             0,
-            lambda device, form=form: _rotate(shape, Source(device), form),
+            partial(_rotate, shape, form),
         )
         chunk = _Load(1, shape.prefill, shape.prefill)
         yield _case(shape, "attend_prefill", form, chunk, f"{shape.prefill} rows")
@@ -106,7 +107,7 @@ def _case(shape: Shape, operation: str, variant: str, load: _Load, what: str) ->
         what,
         size,
         4 * load.pairs * shape.heads * shape.head_dim,
-        lambda device: _attend(shape, Source(device), operation, variant.split()[0], load),
+        partial(_attend, shape, operation, variant.split()[0], load),
     )
 
 
@@ -137,7 +138,8 @@ def _pool(
     return source.codes(*size, shape.head_dim, dtype=code), source.scales(*size)
 
 
-def _attend(shape: Shape, source: Source, operation: str, form: str, load: _Load) -> Prepared:
+def _attend(shape: Shape, operation: str, form: str, load: _Load, device: torch.device) -> Prepared:
+    source = Source(device)
     attend = ops.attend_prefill if operation == "attend_prefill" else ops.attend_decode
     plan = _plan(load, load.sequences, source.device)
     pages, scales = _pool(shape, source, form, plan)
@@ -172,7 +174,8 @@ def _torchs(shape: Shape, source: Source, load: _Load) -> Run:
     )
 
 
-def _rotate(shape: Shape, source: Source, form: str) -> Prepared:
+def _rotate(shape: Shape, form: str, device: torch.device) -> Prepared:
+    source = Source(device)
     load = _Load(1, shape.prefill, shape.prefill)
     plan = _plan(load, 1, source.device)
     pages, scales = _pool(shape, source, form, plan)

@@ -1,6 +1,7 @@
 """Products with weights in every form, and mixtures of experts."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -35,7 +36,7 @@ def cases(shape: Shape) -> Iterator[Case]:
         f"{shape.prefill} rows, {shape.chosen} of {shape.experts}",
         shape.prefill * (2 * shape.experts + 8 * shape.chosen),
         0,
-        lambda device: _route(shape, Source(device)),
+        partial(_route, shape),
     )
     for form in ("float", "int8", "fp8", "int4"):
         for rows in (_FEW, shape.prefill):
@@ -72,13 +73,14 @@ def _matmul(shape: Shape, form: str, rows: int, outputs: int, inputs: int, coded
         f"{rows} × {inputs} → {outputs}",
         size,
         2 * rows * outputs * inputs,
-        lambda device: _product(Source(device), form, rows, outputs, inputs, coded),
+        partial(_product, form, rows, outputs, inputs, coded),
     )
 
 
 def _product(
-    source: Source, form: str, rows: int, outputs: int, inputs: int, coded: bool
+    form: str, rows: int, outputs: int, inputs: int, coded: bool, device: torch.device
 ) -> Prepared:
+    source = Source(device)
     weight = _weight(source, form, outputs=outputs, inputs=inputs)
     if coded:
         x = source.codes(rows, inputs, dtype=torch.float8_e4m3fn)
@@ -101,7 +103,8 @@ def _product(
     )
 
 
-def _route(shape: Shape, source: Source) -> Prepared:
+def _route(shape: Shape, device: torch.device) -> Prepared:
+    source = Source(device)
     logits = source.floats(shape.prefill, shape.experts)
 
     def exact() -> tuple[Tensor, Tensor, Tensor]:
@@ -135,11 +138,12 @@ def _mixture(shape: Shape, form: str, rows: int) -> Case:
         f"{rows} rows, {shape.chosen} of {shape.experts}, {hidden} → {wide}",
         size,
         2 * pairs * 3 * wide * hidden,
-        lambda device: _experts(shape, Source(device), form, rows),
+        partial(_experts, shape, form, rows),
     )
 
 
-def _experts(shape: Shape, source: Source, form: str, rows: int) -> Prepared:
+def _experts(shape: Shape, form: str, rows: int, device: torch.device) -> Prepared:
+    source = Source(device)
     count, wide, hidden = shape.experts, shape.expert_intermediate, shape.hidden
     gate_up = _weight(source, form, count, outputs=2 * wide, inputs=hidden)
     down = _weight(source, form, count, outputs=hidden, inputs=wide)
@@ -163,5 +167,5 @@ def _experts(shape: Shape, source: Source, form: str, rows: int) -> Prepared:
 
 def _first(weight: Matrix, count: int) -> Matrix:
     """The first experts: those of the first row."""
-    parts = (weight.codes, weight.scales, weight.zeros)
-    return Matrix(weight.form, *(None if part is None else part[:count] for part in parts))
+    scales, zeros = (None if p is None else p[:count] for p in (weight.scales, weight.zeros))
+    return Matrix(weight.form, weight.codes[:count], scales, zeros)

@@ -1,6 +1,7 @@
 """Operations that go over rows or blocks once: norms, gate, 8-bit rows, copies of blocks."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch.nn import functional
@@ -26,7 +27,7 @@ def cases(shape: Shape) -> Iterator[Case]:
         f"{rows} × {hidden}",
         4 * rows * hidden * 2,
         0,
-        lambda device: _norm(shape, Source(device)),
+        partial(_norm, shape),
     )
     yield Case(
         "silu_mul",
@@ -35,7 +36,7 @@ def cases(shape: Shape) -> Iterator[Case]:
         f"{rows} × {shape.intermediate}",
         3 * rows * shape.intermediate * 2,
         0,
-        lambda device: _gate(shape, Source(device)),
+        partial(_gate, shape),
     )
     for dtype in (torch.int8, torch.float8_e4m3fn):
         yield Case(
@@ -45,7 +46,7 @@ def cases(shape: Shape) -> Iterator[Case]:
             f"{rows} × {hidden}",
             rows * (3 * hidden + 4),
             0,
-            lambda device, dtype=dtype: _quantize(shape, Source(device), dtype),
+            partial(_quantize, shape, dtype),
         )
     block = 2 * shape.layers * shape.kv_heads * BLOCK_ROWS * shape.head_dim * 2
     for operation in ("copy_blocks", "pack_blocks", "unpack_blocks"):
@@ -56,11 +57,12 @@ def cases(shape: Shape) -> Iterator[Case]:
             f"{_MOVED} blocks of {block >> 10} KiB",
             2 * _MOVED * block,
             0,
-            lambda device, operation=operation: _move(shape, Source(device), operation),
+            partial(_move, shape, operation),
         )
 
 
-def _norm(shape: Shape, source: Source) -> Prepared:
+def _norm(shape: Shape, device: torch.device) -> Prepared:
+    source = Source(device)
     rows, residual = (source.floats(shape.prefill, shape.hidden) for _ in range(2))
     weight = source.floats(shape.hidden)
 
@@ -77,7 +79,8 @@ def _norm(shape: Shape, source: Source) -> Prepared:
     )
 
 
-def _gate(shape: Shape, source: Source) -> Prepared:
+def _gate(shape: Shape, device: torch.device) -> Prepared:
+    source = Source(device)
     gate_up = source.floats(shape.prefill, 2 * shape.intermediate)
 
     def exact() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -93,7 +96,8 @@ def _gate(shape: Shape, source: Source) -> Prepared:
     return Prepared(lambda: ops.silu_mul(gate_up, kernels="gpu"), exact, torchs)
 
 
-def _quantize(shape: Shape, source: Source, dtype: torch.dtype) -> Prepared:
+def _quantize(shape: Shape, dtype: torch.dtype, device: torch.device) -> Prepared:
+    source = Source(device)
     rows = source.floats(shape.prefill, shape.hidden)
     return Prepared(
         lambda: ops.quantize_rows(rows, dtype, kernels="gpu"),
@@ -102,7 +106,8 @@ def _quantize(shape: Shape, source: Source, dtype: torch.dtype) -> Prepared:
     )
 
 
-def _move(shape: Shape, source: Source, operation: str) -> Prepared:
+def _move(shape: Shape, operation: str, device: torch.device) -> Prepared:
+    source = Source(device)
     inner = (shape.kv_heads, BLOCK_ROWS, shape.head_dim)
     pool = source.floats(shape.layers, 2, _POOL, *inner)
     near = [2 * block for block in range(_MOVED)]

@@ -1,6 +1,7 @@
 """Sampling of all rows of a decode."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 
@@ -30,7 +31,7 @@ def cases(shape: Shape) -> Iterator[Case]:
             f"{rows} × {vocab}",
             rows * vocab * 4,
             0,
-            lambda device, settings=settings: _sample(shape, Source(device), settings),
+            partial(_sample, shape, settings),
         )
     seen = min(_SEEN, vocab)
     yield Case(
@@ -40,11 +41,12 @@ def cases(shape: Shape) -> Iterator[Case]:
         f"{rows} rows, {seen} ids each",
         rows * seen * 16,
         0,
-        lambda device: _adjust(shape, Source(device), seen),
+        partial(_adjust, shape, seen),
     )
 
 
-def _sample(shape: Shape, source: Source, settings: dict[str, float]) -> Prepared:
+def _sample(shape: Shape, settings: dict[str, float], device: torch.device) -> Prepared:
+    source = Source(device)
     logits = source.floats(shape.sequences, shape.vocab, dtype=torch.float32)
     draws = [
         Draw(
@@ -68,7 +70,8 @@ def _sample(shape: Shape, source: Source, settings: dict[str, float]) -> Prepare
     )
 
 
-def _adjust(shape: Shape, source: Source, seen: int) -> Prepared:
+def _adjust(shape: Shape, seen: int, device: torch.device) -> Prepared:
+    source = Source(device)
     logits = source.floats(shape.sequences, shape.vocab, dtype=torch.float32)
     step = shape.vocab // seen
     ids = tuple(range(0, step * seen, step))
