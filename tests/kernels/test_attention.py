@@ -8,7 +8,7 @@ from attention_bed import Case, case
 from kernel_bed import FLOATS, assert_within_budget, same_bits
 
 from firstlight.kernels import ops
-from firstlight.kernels.pages import Heads
+from firstlight.kernels.pages import Heads, Span
 
 GROUPED = [Heads(4, 4, 32), Heads(8, 2, 64), Heads(9, 3, 64), Heads(7, 1, 48)]
 RAGGED = [(5, 5), (33, 90), (1, 17), (70, 131)]
@@ -78,6 +78,15 @@ def test_a_decoded_row_alone_has_the_bits_that_it_has_in_any_step(window, device
         for row in {0, rows // 2, rows - 1}:
             place = given.spans[span].first_row + row
             assert same_bits(given.alone(ops.attend_decode, span, row), whole[place])
+
+
+def test_a_prompt_in_spans_of_eight_has_the_bits_of_rows_that_were_decoded(device):
+    given = case([(20, 270)], Heads(4, 2, 32), device)
+    (table,) = given.tables
+    parts = [Span(0, 8, 258), Span(8, 8, 266), Span(16, 4, 270)]
+    whole = given.run(ops.attend_decode, plan=given.plan_of(parts, [table] * 3))
+    for row in (0, 7, 8, 19):
+        assert same_bits(given.alone(ops.attend_decode, 0, row), whole[row])
 
 
 @pytest.mark.parametrize("window", [0, 30])
