@@ -103,8 +103,8 @@ EXPERTS_MAX = 1024
 CHOSEN_MAX = 32
 
 
-def implementation(operation: str, kernels: str, tensor: Tensor) -> Callable[..., Any]:
-    """The form of an operation that is called `kernels`; `auto` goes by where the tensor lies.
+def implementation(operation: str, kernels: str, tensor: Tensor) -> tuple[str, Callable[..., Any]]:
+    """(form, function) of an operation; `auto` is the form for where the tensor lies.
 
     Raises:
         ValueError: there is no such form, or it is not installed.
@@ -121,7 +121,7 @@ def implementation(operation: str, kernels: str, tensor: Tensor) -> Callable[...
     except ImportError as error:
         raise ValueError(f"kernels {kernels!r} are not installed: {error}") from error
     function: Callable[..., Any] = getattr(module, operation)
-    return function
+    return kernels, function
 
 
 def rms_norm(rows: Tensor, weight: Tensor, eps: float, *, kernels: str = "auto") -> Tensor:
@@ -131,7 +131,7 @@ def rms_norm(rows: Tensor, weight: Tensor, eps: float, *, kernels: str = "auto")
         ValueError: an argument has another shape, dtype or device than it must.
 
     """
-    run = implementation("rms_norm", kernels, rows)
+    kernels, run = implementation("rms_norm", kernels, rows)
     _check_norm(rows, weight, eps, kernels)
     out: Tensor = run(rows, weight, eps)
     return out
@@ -146,7 +146,7 @@ def add_rms_norm(
         ValueError: an argument has another shape, dtype or device than it must.
 
     """
-    run = implementation("add_rms_norm", kernels, rows)
+    kernels, run = implementation("add_rms_norm", kernels, rows)
     _check_norm(rows, weight, eps, kernels)
     check_tensor("residual", residual, rows.shape, (rows.dtype,), rows.device)
     out: tuple[Tensor, Tensor] = run(rows, residual, weight, eps)
@@ -160,7 +160,7 @@ def silu_mul(gate_up: Tensor, *, kernels: str = "auto") -> Tensor:
         ValueError: another shape or dtype.
 
     """
-    run = implementation("silu_mul", kernels, gate_up)
+    kernels, run = implementation("silu_mul", kernels, gate_up)
     check_tensor("gate_up", gate_up, ("rows…", "2 · width"), _floats(kernels))
     if gate_up.shape[1] % 2:
         raise ValueError(f"gate_up is {list(gate_up.shape)}, expected an even width")
@@ -177,7 +177,7 @@ def quantize_rows(
         ValueError: another shape or dtype.
 
     """
-    run = implementation("quantize_rows", kernels, rows)
+    kernels, run = implementation("quantize_rows", kernels, rows)
     check_tensor("rows", rows, ("rows…", "width"), FLOATS)
     if dtype not in (torch.int8, torch.float8_e4m3fn):
         raise ValueError(f"dtype is {dtype}, expected int8 or float8_e4m3fn")
@@ -209,7 +209,7 @@ def rotate_and_write(
         ValueError: an argument does not fit the others.
 
     """
-    run = implementation("rotate_and_write", kernels, rows)
+    kernels, run = implementation("rotate_and_write", kernels, rows)
     check_pages(pages, scales, plan.blocks, rows.device)
     _, _, kv_heads, _, dim = pages.shape
     check_tensor("rows", rows, (plan.rows, "heads", dim), _floats(kernels), plan.slots.device)
@@ -242,7 +242,7 @@ def attend_prefill(
         ValueError: an argument does not fit the others.
 
     """
-    run = implementation("attend_prefill", kernels, queries)
+    kernels, run = implementation("attend_prefill", kernels, queries)
     _check_attention(queries, pages, plan, scales, kernels)
     out: Tensor = run(queries, pages, plan, scales)
     return out
@@ -262,7 +262,7 @@ def attend_decode(
         ValueError: an argument does not fit the others, or a sequence has more rows.
 
     """
-    run = implementation("attend_decode", kernels, queries)
+    kernels, run = implementation("attend_decode", kernels, queries)
     _check_attention(queries, pages, plan, scales, kernels)
     if plan.rows_max > VERIFY_ROWS_MAX:
         raise ValueError(f"plan has a span of {plan.rows_max} rows, expected {VERIFY_ROWS_MAX}")
@@ -288,7 +288,7 @@ def matmul(
         ValueError: an argument does not fit the others.
 
     """
-    run = implementation("matmul", kernels, rows)
+    kernels, run = implementation("matmul", kernels, rows)
     coded = row_scales is not None
     if coded != (rows.dtype == torch.float8_e4m3fn) or (coded and weight.form != "fp8"):
         given = "row_scales" if coded else "no row_scales"
@@ -323,7 +323,7 @@ def copy_blocks(
         ValueError: an id is out of range, or the result would depend on the order of copies.
 
     """
-    run = implementation("copy_blocks", kernels, pool)
+    kernels, run = implementation("copy_blocks", kernels, pool)
     if len(sources) != len(targets):
         raise ValueError(f"targets are {len(targets)}, expected {len(sources)} as sources")
     read, written = check_blocks("sources", sources, pool), check_blocks("targets", targets, pool)
@@ -339,7 +339,7 @@ def pack_blocks(pool: Tensor, blocks: Sequence[int], *, kernels: str = "auto") -
         ValueError: an id is out of range.
 
     """
-    run = implementation("pack_blocks", kernels, pool)
+    kernels, run = implementation("pack_blocks", kernels, pool)
     out: Tensor = run(pool, check_blocks("blocks", blocks, pool))
     return out
 
@@ -353,7 +353,7 @@ def unpack_blocks(
         ValueError: an id is out of range or comes twice, or the runs are of another shape.
 
     """
-    run = implementation("unpack_blocks", kernels, pool)
+    kernels, run = implementation("unpack_blocks", kernels, pool)
     places = check_blocks("blocks", blocks, pool)
     if len(set(blocks)) != len(blocks):
         raise ValueError(f"blocks are {list(blocks)}, expected each once")
@@ -371,7 +371,7 @@ def route(
         ValueError: an argument does not fit the others.
 
     """
-    run = implementation("route", kernels, logits)
+    kernels, run = implementation("route", kernels, logits)
     check_tensor("logits", logits, ("rows…", "experts"), _floats(kernels))
     check_range("chosen", chosen, 1, min(logits.shape[1], CHOSEN_MAX))
     check_range("experts", logits.shape[1], 1, EXPERTS_MAX)
@@ -391,7 +391,7 @@ def expert_matmul(
         ValueError: an argument does not fit the others.
 
     """
-    run = implementation("expert_matmul", kernels, rows)
+    kernels, run = implementation("expert_matmul", kernels, rows)
     count, chosen = routes.experts.shape
     shape = (count * chosen if apart else count, weight.inputs)
     check_tensor("rows", rows, shape, _floats(kernels), weight.codes.device)
@@ -414,7 +414,7 @@ def combine_experts(pairs: Tensor, routes: Routes, *, kernels: str = "auto") -> 
         ValueError: an argument does not fit the others.
 
     """
-    run = implementation("combine_experts", kernels, pairs)
+    kernels, run = implementation("combine_experts", kernels, pairs)
     count, chosen = routes.weights.shape
     check_tensor("pairs", pairs, (count * chosen, "width"), _floats(kernels), routes.weights.device)
     check_tensor("routes", routes.weights, (count, chosen), (torch.float32, torch.float64))
@@ -445,7 +445,7 @@ def adjust_logits(logits: Tensor, draws: DrawTable, *, kernels: str = "auto") ->
         ValueError: an argument does not fit the other.
 
     """
-    run = implementation("adjust_logits", kernels, logits)
+    kernels, run = implementation("adjust_logits", kernels, logits)
     _check_logits(logits, draws)
     run(logits, draws)
 
@@ -459,7 +459,7 @@ def sample(logits: Tensor, draws: DrawTable, *, kernels: str = "auto") -> Tensor
         ValueError: an argument does not fit the other.
 
     """
-    run = implementation("sample", kernels, logits)
+    kernels, run = implementation("sample", kernels, logits)
     _check_logits(logits, draws)
     out: Tensor = run(logits, draws)
     return out

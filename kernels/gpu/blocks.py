@@ -27,16 +27,16 @@ def move_kernel(
 ):
     """A program moves CHUNK words of one layer's keys or values of one block.
 
-    Grid: (⌈words / CHUNK⌉, 2 · layers, count). Tile: [CHUNK]. A part is a layer's keys or values;
+    Grid: (count, 2 · layers, ⌈words / CHUNK⌉). Tile: [CHUNK]. A part is a layer's keys or values;
     word w of part p of block b lies at b · *_block + p · *_part + w. Blocks are taken from
     `source_blocks` if INDEXED and `target_blocks` if SCATTERED [count] int64, else they are 0, 1, …
     Dtypes: words of 1, 2, 4 or 8 bytes, whatever they mean: copies are exact.
     Reads and writes each word once. Roofline: bandwidth.
     Errors: none; block ids were checked on the host.
     """
-    item = tl.program_id(2).to(tl.int64)
+    item = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1).to(tl.int64)
-    word = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
+    word = tl.program_id(2) * CHUNK + tl.arange(0, CHUNK)
     read, write = item, item
     if INDEXED:
         read = tl.load(source_blocks + item)
@@ -108,7 +108,7 @@ def _move(
     words = source.shape[-1]
     if count == 0:
         return
-    move_kernel[(triton.cdiv(words, _CHUNK), parts, count)](
+    move_kernel[(count, parts, triton.cdiv(words, _CHUNK))](
         source,
         target,
         source if source_blocks is None else source_blocks,

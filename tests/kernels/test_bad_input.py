@@ -214,10 +214,21 @@ def test_gpu_asked_for_by_name_does_not_fall_back(monkeypatch):
 
 
 def test_auto_takes_the_reference_for_tensors_on_a_cpu():
-    assert ops.implementation("silu_mul", "auto", ROWS).__module__.endswith("reference.activation")
+    form, function = ops.implementation("silu_mul", "auto", ROWS)
+    assert form == "reference"
+    assert function.__module__.endswith("reference.activation")
+
+
+def test_auto_takes_triton_for_tensors_on_a_gpu_and_holds_them_to_it():
+    class There:
+        is_cuda = True
+
+    form, function = ops.implementation("silu_mul", "auto", There())
+    assert form == "gpu"
+    assert function.__module__.endswith("gpu.activation")
 
 
 def test_every_form_has_every_operation():
     for operation in ops.OPERATIONS:
         for form in ops.FORMS:
-            assert callable(ops.implementation(operation, form, ROWS))
+            assert callable(ops.implementation(operation, form, ROWS)[1])
