@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-TESTS ?= tests
+TESTS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up check test proto lab sim bench clean
@@ -22,7 +22,7 @@ $(VENV)/run.stamp: pyproject.toml setup.py $(NATIVE)
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp
 	@$(PIP) install --quiet 'pip>=25.1'  # the first that knows dependency groups
-	@$(PIP) install --quiet --editable '.[demo]' --group dev
+	@$(PIP) install --quiet --no-compile --editable '.[demo]' --group dev  # most of it is never imported
 	@touch $@
 
 setup: $(VENV)/dev.stamp  ## make .venv with everything that development needs
@@ -39,8 +39,13 @@ check: $(VENV)/dev.stamp  ## lint, types, import contracts, tidiness
 	@$(BIN)/lint-imports
 	@$(BIN)/pytest -q tests/architecture
 
-test: $(VENV)/dev.stamp  ## run the tests, those with real processes included
+test: $(VENV)/dev.stamp  ## run the tests, those with real processes last, or TESTS=tests/...
+ifeq ($(TESTS),)
+	@$(BIN)/pytest -n 2 --dist loadfile tests/unit tests/property tests/kernels
+	@$(BIN)/pytest tests/integration
+else
 	@$(BIN)/pytest $(TESTS)
+endif
 
 proto: $(VENV)/dev.stamp  ## generate the wire messages from shared/proto/*.proto
 	@cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. firstlight/shared/proto/*.proto
