@@ -4,8 +4,10 @@
 
 Clients drop an `Authorization` header when they are sent to another host. So only requests without
 credentials are sent on, and those that say by `x-firstlight-follow: 1` that they will bring them.
+Who chooses its edge itself says `x-firstlight-follow: 0`, and stays.
 """
 
+from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
@@ -64,8 +66,7 @@ class SendOn:
         if scope["method"] != "POST" or scope["path"] not in SENT_ON:
             return None
         headers = dict(scope["headers"])
-        follows = headers.get(FOLLOW) == b"1"
-        if b"idempotency-key" in headers or not (follows or _CREDENTIALS.isdisjoint(headers)):
+        if b"idempotency-key" in headers or not _follows(headers):
             return None
         query = scope["query_string"].decode("latin-1")
         already = any(name == REDIRECTED for name, _ in parse_qsl(query, keep_blank_values=True))
@@ -74,6 +75,12 @@ class SendOn:
             return None
         again = f"{query}&{REDIRECTED}=1" if query else f"{REDIRECTED}=1"
         return f"https://{there.edge.info.address}{scope['path']}?{again}"
+
+
+def _follows(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether who asks would go elsewhere, and have there all that it has here."""
+    said = headers.get(FOLLOW)
+    return said == b"1" if said is not None else _CREDENTIALS.isdisjoint(headers)
 
 
 def _response(said: Said, status: int = 200) -> Response:

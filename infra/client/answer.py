@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Protocol, TypeVar
 
 from firstlight.infra.client.patience import Patience, Standing
-from firstlight.infra.client.response import Client, StreamResponse
+from firstlight.infra.client.response import STAY, Client, StreamResponse
 from firstlight.infra.client.transcript import Transcript
 from firstlight.infra.reply import api_error
 from firstlight.shared.clock import monotonic_s
@@ -136,7 +136,7 @@ class AnyEdge:
                 raise ConnectTimeoutError(f"no edge was reached within {limit_s:g} s") from None
             self._url = found.url
             call = self._call
-            asked = found.client.stream(call.method, call.path, call.headers, body)
+            asked = found.client.stream(call.method, call.path, STAY | dict(call.headers), body)
             response = await self._in_time(stack.enter_async_context(asked))
             self._stack = stack.pop_all()
         return response

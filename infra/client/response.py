@@ -11,6 +11,8 @@ from firstlight.shared.clock import monotonic_s
 
 HttpVersion = Literal["1", "2", "3"]
 HeaderMap = Mapping[str, str]
+STAY = {"x-firstlight-follow": "0"}
+"""Tells an edge that it was chosen: it sends this request on to no other."""
 
 
 @dataclass

@@ -16,7 +16,14 @@ from firstlight.infra.bench.engine.client import GO_ON, REFUSED, Answer
 from firstlight.infra.bench.load.records import Reason, Record, http_reason, plain
 from firstlight.infra.client.client import open_client
 from firstlight.infra.client.connections import Connections
-from firstlight.infra.client.response import Client, HttpVersion, Marks, Response, StreamResponse
+from firstlight.infra.client.response import (
+    STAY,
+    Client,
+    HttpVersion,
+    Marks,
+    Response,
+    StreamResponse,
+)
 from firstlight.infra.client.sse import EventReader
 from firstlight.infra.client.tcp import tls_context
 from firstlight.infra.reply import api_error
@@ -185,7 +192,7 @@ def _model(where: Where, response: Response) -> tuple[str, int | None]:
 
 
 def _headers(where: Where) -> dict[str, str]:
-    told = {"content-type": "application/json"}
+    told = {"content-type": "application/json"} | STAY
     return told | ({"authorization": f"Bearer {where.key}"} if where.key else {})
 
 

@@ -89,6 +89,10 @@ async def test_who_would_lose_its_credentials_stays_unless_it_will_bring_them(
     assert (await post(tmp_path, **brings)).status_code == 307
 
 
+async def test_who_chooses_its_edge_itself_stays(tmp_path: Path) -> None:
+    assert (await post(tmp_path, x_firstlight_follow="0")).status_code == 200
+
+
 async def test_a_request_that_may_be_a_repetition_stays(tmp_path: Path) -> None:
     assert (await post(tmp_path, idempotency_key="k")).status_code == 200
 
