@@ -407,9 +407,18 @@ def _one_line(error: BaseException) -> str:
         said = f"{error.format_message()} (see --help)"  # type: ignore[attr-defined]
     elif isinstance(error, OSError):
         said = str(error)
+    elif isinstance(error, ModuleNotFoundError) and not _is_ours(error.name):
+        said = (
+            f"this command needs {error.name}, which is not installed: "
+            f"pip install 'firstlight[ROLE]' brings it, with edge, core, lb or demo as the ROLE"
+        )
     else:
         said = f"unexpected {type(error).__name__}: {error} (run with --debug for the traceback)"
     return " ".join(said.split())
+
+
+def _is_ours(module: str | None) -> bool:
+    return module is None or module.partition(".")[0] == firstlight.__name__
 
 
 def _is_usage(error: BaseException) -> bool:

@@ -75,7 +75,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     assert said in one_line(capsys)
 
 
-@pytest.mark.parametrize("role", ["edge", "core", "lb"])
+@pytest.mark.parametrize("role", ["edge", "core", "lb", "dns"])
 def test_a_missing_configuration_file_is_named(role: str, tmp_path: Path, capsys: Capture) -> None:
     missing = tmp_path / "missing.yaml"
     assert cli.run([role, "--config", str(missing)]) == 1
@@ -149,6 +149,23 @@ def test_a_defect_is_one_line_and_its_traceback_waits_for_debug(
     shown = capsys.readouterr().err
     assert ("Traceback" in shown) == debug
     assert "unexpected ZeroDivisionError: by zero (run with --debug" in shown.splitlines()[-1]
+
+
+def test_what_an_installation_lacks_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.delitem(sys.modules, "firstlight.shared.geography.geoip", raising=False)
+    monkeypatch.setitem(sys.modules, "maxminddb", None)
+    assert cli.run(["geoip", "lookup", "192.0.2.1"]) == 1
+    assert "needs maxminddb, which is not installed" in one_line(capsys)
+
+
+def test_a_module_of_ours_that_is_not_there_is_a_defect(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setitem(sys.modules, "firstlight.infra.up", None)
+    assert cli.run(["up"]) == 1
+    assert "unexpected ModuleNotFoundError" in one_line(capsys)
 
 
 def test_a_port_in_use_is_one_line_that_names_it(tmp_path: Path) -> None:
