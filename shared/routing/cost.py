@@ -137,7 +137,7 @@ def cost_of(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Prefill:
     """How fast a core computes prompts, by its own word as far as that can be."""
 
