@@ -88,7 +88,11 @@ class MeshMemory:
                 self._renew(report, now - max(0.0, age_s))
             elif self._merge_report(report, now - max(0.0, age_s)):
                 changed.append(report.info.node)
-        gone = [name for name, entry in self._entries.items() if self._is_gone(entry, now)]
+        gone = [
+            name
+            for name, entry in self._entries.items()
+            if now - entry.heard_at > LEASE_S and self._is_gone(entry, now)
+        ]
         for name in gone:
             del self._entries[name]
             self._infos = None

@@ -6,7 +6,7 @@ that no decision can be made with, a text or list that would be passed on to all
 
 import re
 from collections.abc import Collection, Iterable
-from math import isfinite
+from math import inf, isfinite
 
 from firstlight.shared.errors import BadNumberError, PeerError
 from firstlight.shared.geography.subnets import is_ip
@@ -42,6 +42,14 @@ HINT_SOURCES_MAX = 16
 MESSAGE_CHARS_MAX = 1000
 """What is longer is cut: it goes on to a client."""
 RETRY_AFTER_S_MAX = 3600.0
+_LOAD_AMOUNTS = (
+    "kv_used_share",
+    "prefill_ms_per_token",
+    "queued_prefill_ms",
+    "prefill_token_ms",
+    "prefill_pair_ms",
+    "prefill_share",
+)
 _ADDRESS = re.compile(r"[^\s/]+:[0-9]{1,5}")
 
 
@@ -257,22 +265,38 @@ def to_load(load: Load) -> core_pb2.Load:
 def from_load(message: core_pb2.Load) -> Load:
     """A load; a core that says it takes no sequences at all is taken to take one."""
     few("load.step_ms", message.step_ms, STEP_TIMES_MAX)
+    kv_used_share, prefill_ms = message.kv_used_share, message.prefill_ms_per_token
+    queued_ms, share = message.queued_prefill_ms, message.prefill_share
+    token_ms, pair_ms = message.prefill_token_ms, message.prefill_pair_ms
+    step_ms = tuple([(item.rows, item.ms) for item in message.step_ms])
+    # Of a thousand nodes a second: all at once, and one by one only to name what is wrong.
+    amounts = (kv_used_share, prefill_ms, queued_ms, token_ms, pair_ms, share)
+    if not all([0.0 <= one < inf for one in (*amounts, *[ms for _, ms in step_ms])]):
+        _name_wrong(message)
     return Load(
-        running=message.running,
-        queued=message.queued,
-        queued_prefill_tokens=message.queued_prefill_tokens,
-        sequences_max=max(1, message.sequences_max),
-        kv_used_share=amount("load.kv_used_share", message.kv_used_share),
-        steps=message.steps,
-        step_ms=tuple((item.rows, amount("load.step_ms", item.ms)) for item in message.step_ms),
-        prefill_ms_per_token=amount("load.prefill_ms_per_token", message.prefill_ms_per_token),
-        queued_prefill_ms=amount("load.queued_prefill_ms", message.queued_prefill_ms),
-        prefill_token_ms=amount("load.prefill_token_ms", message.prefill_token_ms),
-        prefill_pair_ms=amount("load.prefill_pair_ms", message.prefill_pair_ms),
-        prefill_share=amount("load.prefill_share", message.prefill_share) or 1.0,
-        opens_counted=message.opens_counted,
-        draining=message.draining,
+        message.running,
+        message.queued,
+        message.queued_prefill_tokens,
+        message.sequences_max or 1,
+        kv_used_share,
+        message.steps,
+        step_ms,
+        prefill_ms,
+        queued_ms,
+        token_ms,
+        pair_ms,
+        share or 1.0,
+        message.opens_counted,
+        message.draining,
     )
+
+
+def _name_wrong(message: core_pb2.Load) -> None:
+    """Raise `BadNumberError` for the first number of a load that is none to go by."""
+    for name in _LOAD_AMOUNTS:
+        amount(f"load.{name}", getattr(message, name))
+    for item in message.step_ms:
+        amount("load.step_ms", item.ms)
 
 
 def to_node(info: NodeInfo) -> core_pb2.Node:

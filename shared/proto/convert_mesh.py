@@ -44,17 +44,18 @@ def to_report(report: Report) -> control_pb2.Report:
 
 def from_report(message: control_pb2.Report) -> Report:
     """A report; raises `BadNumberError` if a number is what is wrong with it, else `PeerError`."""
-    few("report.rtts", message.rtts, RTTS_MAX)
+    rtts, sketch = message.rtts, message.sketch
+    few("report.rtts", rtts, RTTS_MAX)
     return Report(
-        info=_known_node(message.info.SerializeToString()),
-        seq=message.seq,
-        load=from_load(message.load),
-        rtt_ms=tuple((item.core, amount("report.rtts", item.ms)) for item in message.rtts),
-        leaving=message.leaving,
+        _known_node(message.info.SerializeToString()),
+        message.seq,
+        from_load(message.load),
+        tuple([(item.core, amount("report.rtts", item.ms)) for item in rtts]) if rtts else (),
+        message.leaving,
         # One of another size is another version's: no news of prefixes is always right.
-        sketch=message.sketch if len(message.sketch) == SKETCH_BYTES else b"",
-        demand=_from_demand(message.demand) if message.HasField("demand") else None,
-        following=_from_following(message.following) if message.HasField("following") else None,
+        sketch if len(sketch) == SKETCH_BYTES else b"",
+        _from_demand(message.demand) if message.HasField("demand") else None,
+        _from_following(message.following) if message.HasField("following") else None,
     )
 
 
