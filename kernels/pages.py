@@ -44,11 +44,16 @@ class Span:
 
 @dataclass(frozen=True)
 class Heads:
-    """Shape of attention: `heads` query heads in groups over `kv_heads`."""
+    """Shape of attention: `heads` query heads in groups over `kv_heads`, and how far back a row
+    sees."""
 
     heads: int
     kv_heads: int
     head_dim: int
+    window: int = 0
+    """Tokens that a row sees, itself included; 0: all before it."""
+    sinks: int = 0
+    """First tokens of a sequence that stay visible beside a window."""
 
     @property
     def group(self) -> int:

@@ -48,7 +48,7 @@ _GGUF_TYPES = {
 }
 """GGML type number → name, elements a block, bytes a block."""
 
-_SAFETENSORS_TYPES = {"F32": 4, "F16": 2, "BF16": 2}
+_SAFETENSORS_TYPES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "I32": 4}
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class TensorEntry:
 
     name: str
     type: str
-    """F32, F16, BF16, or a block-quantized type of GGML."""
+    """F32, F16, BF16, a block-quantized type of GGML, or of codes: F8_E4M3, I32."""
     shape: tuple[int, ...]
     """Outermost dimension first, in elements."""
     offset: int

@@ -50,20 +50,20 @@ class _Tile:
     table: Sequence[int]
     rows: range
     first_position: int
-
-    @property
-    def pieces(self) -> int:
-        return -(-(self.first_position + len(self.rows)) // PIECE)
+    pieces: Sequence[int]
+    """Those that hold a key which one of its rows sees, ascending."""
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Tiles that share one batched call; pairs are ordered by piece, then by tile."""
+    """Tiles that share one batched call; pairs are ordered by place of the piece in its tile, then
+    by tile."""
 
     tokens: int
     active: tuple[tuple[int, int], ...]
-    """Of each piece: its first pair and its number of tiles. Tiles with more pieces come first, so
-    that the tiles of a later piece are a prefix of those of an earlier one."""
+    """Of the first piece of tiles, of the second …: its first pair and its number of tiles. Tiles
+    with more pieces come first, so that the tiles of a later piece are a prefix of those of an
+    earlier one."""
     query_index: Tensor
     page_index: Tensor
     pair_tile: Tensor
@@ -88,12 +88,12 @@ class PagedAttention:
         sizes: dict[int, list[_Tile]] = {}
         for span, table in zip(spans, tables, strict=True):
             tokens = next((t for t in products.tiles if t >= span.rows), products.tiles[-1])
-            sizes.setdefault(tokens, []).extend(_tiles(span, table, tokens))
+            sizes.setdefault(tokens, []).extend(_tiles(span, table, tokens, heads))
         self._chunks: list[_Chunk] = []
         sources: NDArray[np.int64] = np.empty((rows, heads.kv_heads, heads.group), np.int64)
         done = 0
         for tokens, tiles in sizes.items():
-            tiles.sort(key=lambda tile: -tile.pieces)
+            tiles.sort(key=lambda tile: -len(tile.pieces))
             for part in _split(tiles, tokens, heads):
                 self._chunks.append(_chunk(part, tokens, heads, blocks, row_heads))
                 done = _note_sources(sources, part, tokens, done)
@@ -186,15 +186,23 @@ def check_invariance(heads: Heads) -> Products:
     return Products(good, True) if TILES[-1] in good else Products((8,), False)
 
 
-def _tiles(span: Span, table: Sequence[int], tokens: int) -> list[_Tile]:
-    return [
-        _Tile(
-            table,
-            range(span.first_row + start, span.first_row + min(start + tokens, span.rows)),
-            span.first_position + start,
-        )
-        for start in range(0, span.rows, tokens)
-    ]
+def _tiles(span: Span, table: Sequence[int], tokens: int, heads: Heads) -> list[_Tile]:
+    tiles = []
+    for start in range(0, span.rows, tokens):
+        end = min(start + tokens, span.rows)
+        first, last = span.first_position + start, span.first_position + end - 1
+        rows = range(span.first_row + start, span.first_row + end)
+        tiles.append(_Tile(table, rows, first, _pieces(first, last, heads)))
+    return tiles
+
+
+def _pieces(first: int, last: int, heads: Heads) -> Sequence[int]:
+    """The pieces that rows at the positions from `first` to `last` look at."""
+    if not heads.window:
+        return range(last // PIECE + 1)
+    near = range(max(first - heads.window + 1, 0) // PIECE, last // PIECE + 1)
+    sinks = range(-(-min(heads.sinks, last + 1) // PIECE))
+    return [*(piece for piece in sinks if piece < near.start), *near]
 
 
 def _split(tiles: Sequence[_Tile], tokens: int, heads: Heads) -> list[Sequence[_Tile]]:
@@ -203,10 +211,10 @@ def _split(tiles: Sequence[_Tile], tokens: int, heads: Heads) -> list[Sequence[_
     pair = heads.kv_heads * (2 * PIECE * heads.head_dim + 2 * lines * (PIECE + heads.head_dim))
     parts, start, pairs = [], 0, 0
     for index, tile in enumerate(tiles):
-        if pairs and (pairs + tile.pieces) * pair > _SCRATCH_FLOATS_MAX:
+        if pairs and (pairs + len(tile.pieces)) * pair > _SCRATCH_FLOATS_MAX:
             parts.append(tiles[start:index])
             start, pairs = index, 0
-        pairs += tile.pieces
+        pairs += len(tile.pieces)
     parts.append(tiles[start:])
     return parts
 
@@ -215,10 +223,12 @@ def _chunk(
     tiles: Sequence[_Tile], tokens: int, heads: Heads, blocks: int, row_heads: int
 ) -> _Chunk:
     count, kv_heads, group = len(tiles), heads.kv_heads, heads.group
-    pieces = np.array([tile.pieces for tile in tiles])
-    actives = [int((pieces > piece).sum()) for piece in range(int(pieces[0]))]
+    counts = np.array([len(tile.pieces) for tile in tiles])
+    actives = [int((counts > place).sum()) for place in range(int(counts[0]))]
     pair_tile = np.concatenate([np.arange(active) for active in actives])
-    pair_piece = np.repeat(np.arange(len(actives)), actives)
+    pair_piece = np.array(
+        [tile.pieces[place] for place, active in enumerate(actives) for tile in tiles[:active]]
+    )
     offsets = np.arange(tokens)
     lengths = np.array([len(tile.rows) for tile in tiles])
     inside = np.minimum(offsets, lengths[:, None] - 1)  # a padded row repeats the last one
@@ -227,7 +237,8 @@ def _chunk(
 
     head = np.arange(kv_heads)[:, None, None] * group + np.arange(group)
     query = row[:, None, :, None] * row_heads + head  # [tiles, kv_heads, T, group]
-    tables = np.zeros((count, int(pieces[0]) * _PIECE_BLOCKS), np.int64)
+    reach = max(tile.pieces[-1] for tile in tiles) + 1
+    tables = np.zeros((count, reach * _PIECE_BLOCKS), np.int64)
     for index, tile in enumerate(tiles):
         used = -(-(tile.first_position + len(tile.rows)) // BLOCK_ROWS)
         tables[index, :used] = tile.table[:used]
@@ -237,6 +248,9 @@ def _chunk(
 
     position = pair_piece[:, None] * PIECE + np.arange(PIECE)
     hidden = position[:, None, :] >= visible[pair_tile][:, :, None]  # [pairs, T, PIECE]
+    if heads.window:
+        first = visible[pair_tile][:, :, None] - heads.window
+        hidden |= (position[:, None, :] < first) & (position[:, None, :] >= heads.sinks)
     bias = np.where(hidden, np.float32(-np.inf), np.float32(0))
     shape = (len(pair_tile), kv_heads, tokens, group, PIECE)
     bias = np.broadcast_to(bias[:, None, :, None, :], shape).reshape(-1, tokens * group, PIECE)

@@ -84,7 +84,10 @@ class ReferenceAttention:
         query = rows[span.first_row : span.first_row + span.rows, : heads.heads].transpose(0, 1)
         scores = query @ keys.transpose(1, 2) * heads.head_dim**-0.5
         last = torch.arange(span.first_position, span.context)
-        hidden = torch.arange(span.context) > last[:, None]
+        position = torch.arange(span.context)
+        hidden = position > last[:, None]
+        if heads.window:
+            hidden |= (position <= last[:, None] - heads.window) & (position >= heads.sinks)
         weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
         joined: Tensor = weights @ values
         return joined.transpose(0, 1).flatten(1)

@@ -1,7 +1,7 @@
 """From a path to a model that is ready to run, and the class of numbers that it produces."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from firstlight.kernels.ops import open_kernels
-from firstlight.kernels.pages import Heads, PageForm
+from firstlight.kernels.pages import PageForm
 from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.batch import StepBatch
 from firstlight.shared.engine.model.config import (
@@ -19,8 +19,10 @@ from firstlight.shared.engine.model.config import (
     config_from_json,
     with_eos,
 )
+from firstlight.shared.engine.model.entries import Entries
 from firstlight.shared.engine.model.native import FORMATS, NativeModel, native_fits
-from firstlight.shared.engine.model.transformer import Transformer
+from firstlight.shared.engine.model.quantized import quantization_from_json
+from firstlight.shared.engine.model.transformer import Transformer, heads_of
 from firstlight.shared.engine.model.weights import (
     Weights,
     weights_from_folder,
@@ -108,7 +110,8 @@ def load_model(
     name, config, source = _open(path)
     transformer = place(config, source, weights=weights, kernels=kernels, threads=threads)
     digest = source.digest()
-    parts = f"{digest}\n{transformer.signature}"
+    shape = replace(config, eos_ids=())
+    parts = f"{digest}\n{shape}\n{transformer.signature}"
     return LoadedModel(
         config=config,
         transformer=transformer,
@@ -138,8 +141,7 @@ def place(
             f"weights {weights!r} need the C++ kernels, and {kernels} kernels are torch's; "
             f"they take {', '.join(_EAGER_WEIGHTS)}"
         )
-    heads = Heads(config.heads, config.kv_heads, config.head_dim)
-    chosen = open_kernels("eager" if kernels == "auto" else kernels, heads)
+    chosen = open_kernels("eager" if kernels == "auto" else kernels, heads_of(config))
     return Transformer(config, source, chosen, _EAGER_WEIGHTS[weights], threads)
 
 
@@ -151,7 +153,9 @@ def _open(path: Path) -> tuple[str, ModelConfig, Weights]:
     if not path.is_dir():
         raise ConfigError(f"{path}: no such model file or folder")
     config_path, more = path / "config.json", path / "generation_config.json"
-    config = config_from_json(config_path, read_json(config_path))
+    raw = read_json(config_path)
+    config = config_from_json(config_path, raw)
+    quantization = quantization_from_json(Entries(config_path, raw))
     if more.is_file():
         config = with_eos(config, more, read_json(more))
-    return path.resolve().name, config, weights_from_folder(path, config)
+    return path.resolve().name, config, weights_from_folder(path, config, quantization)

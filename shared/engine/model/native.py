@@ -20,6 +20,7 @@ from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.batch import StepBatch
 from firstlight.shared.engine.model.config import ModelConfig
 from firstlight.shared.engine.model.native_sampler import native_pick
+from firstlight.shared.engine.model.rope import frequencies
 from firstlight.shared.engine.model.weights import Floats, Weights
 from firstlight.shared.errors import ConfigError
 from firstlight.shared.sampling import Draw
@@ -33,12 +34,24 @@ _ABSENT = np.empty(0, np.float32)
 _Join: TypeAlias = Callable[[Sequence[NDArray[Any]]], NDArray[Any]]
 
 
+def native_lacks(config: ModelConfig) -> str:
+    """What this model has that the kernels in C++ do not; empty: nothing."""
+    if config.experts is not None:
+        return "a mixture of experts"
+    if config.windows:
+        return "a sliding window"
+    if config.rope_scaling is not None and config.rope_scaling.magnitude != 1.0:
+        return "rotary embedding of another magnitude (yarn)"
+    return ""
+
+
 def native_fits(config: ModelConfig, weight_format: str) -> bool:
-    """Whether there are such kernels here, and this model's shape is one that they can run."""
+    """Whether there are such kernels here, and they can run this model and its shape."""
     wanted = 32 if weight_format in ("auto", "q4", "q8") else 16
     inputs = (config.hidden, config.heads * config.head_dim, config.intermediate)
     return (
         bool(extension.instruction_sets())
+        and not native_lacks(config)
         and all(size % wanted == 0 for size in inputs)
         and config.head_dim % 16 == 0
     )
@@ -54,6 +67,9 @@ class NativeModel:
     ) -> None:
         """Raises `ConfigError` for a shape or weights that the kernels cannot run, or if there are
         none."""
+        lacking = native_lacks(config)
+        if lacking:
+            raise ConfigError(f"kernels cpu: no {lacking}; kernels eager have it")
         self._config = config
         placer = _Placer(weights, weight_format)
         try:
@@ -138,7 +154,6 @@ class _Placer:
 def _build(
     config: ModelConfig, weights: Weights, placer: _Placer, kernels: str, threads: int
 ) -> "Decoder":
-    exponents = np.arange(0, config.head_dim, 2) / config.head_dim
     decoder: Decoder = extension.native().Decoder(
         kernels=kernels,
         threads=threads,
@@ -149,7 +164,7 @@ def _build(
         intermediate=config.intermediate,
         vocab=config.vocab,
         rms_eps=config.rms_eps,
-        frequencies=config.rope_theta**-exponents,
+        frequencies=frequencies(config.rope_theta, config.head_dim, config.rope_scaling),
     )
 
     def vector(name: str, layer: int, there: bool = True) -> Floats:

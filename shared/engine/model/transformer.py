@@ -1,4 +1,4 @@
-"""The model itself: a decoder of the Llama family over paged keys and values.
+"""The model itself: a decoder of any of the `families`, over paged keys and values.
 
 Projections that read the same rows are fused (q, k, v; gate, up). Rotary tables, write positions
 and the plan of attention are made once a step and used by every layer. Logits are computed only
@@ -15,6 +15,8 @@ from firstlight.kernels.pages import BLOCK_ROWS, FLOAT_PAGES, Heads
 from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.batch import StepBatch
 from firstlight.shared.engine.model.config import ModelConfig
+from firstlight.shared.engine.model.mlp import Gated, Mixture
+from firstlight.shared.engine.model.rope import frequencies
 from firstlight.shared.engine.model.weights import Weights
 from firstlight.shared.engine.sampler import pick_rows
 
@@ -29,8 +31,8 @@ class _Layer:
     qk_norms: tuple[Tensor, Tensor] | None
     output: Linear
     mlp_norm: Tensor
-    gate_up: Linear
-    down: Linear
+    mlp: Gated | Mixture
+    heads: Heads
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class _Step:
     cosine: Tensor
     sine: Tensor
     write_index: Tensor
-    attention: Attention
+    attention: dict[Heads, Attention]
+    """Layers with another window have another plan."""
 
 
 class Transformer:
@@ -59,7 +62,7 @@ class Transformer:
     ) -> None:
         self._config = config
         self._kernels = kernels
-        self._heads = Heads(config.heads, config.kv_heads, config.head_dim)
+        self._heads = heads_of(config)
 
         def linear(names: list[str], layer: int, *, bias: bool = False) -> Linear:
             weight = torch.cat([_tensor(weights, name, layer) for name in names]).to(dtype)
@@ -67,6 +70,18 @@ class Transformer:
             if bias:
                 joined = torch.cat([_tensor(weights, name + "_bias", layer) for name in names])
             return kernels.linear(weight, joined)
+
+        def gated(layer: int, end: str = "") -> Gated:
+            gate_up = linear([f"gate{end}", f"up{end}"], layer)
+            return Gated(gate_up, linear([f"down{end}"], layer), kernels)
+
+        def mlp(layer: int) -> Gated | Mixture:
+            mixture = config.experts
+            if mixture is None or not config.has_experts(layer):
+                return gated(layer)
+            experts = [gated(layer, f".{expert}") for expert in range(mixture.count)]
+            router = linear(["router"], layer)
+            return Mixture(router, experts, mixture.chosen, mixture.renormalize)
 
         self._layers = [
             _Layer(
@@ -79,16 +94,19 @@ class Transformer:
                 ),
                 output=linear(["o"], layer),
                 mlp_norm=_tensor(weights, "mlp_norm", layer),
-                gate_up=linear(["gate", "up"], layer),
-                down=linear(["down"], layer),
+                mlp=mlp(layer),
+                heads=heads_of(config, layer),
             )
             for layer in range(config.layers)
         ]
         self._embedding = _tensor(weights, "embedding", 0).to(dtype)
         self._norm = _tensor(weights, "norm", 0)
         self._head = kernels.linear(self._embedding, None) if config.tied else linear(["head"], 0)
-        exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-        self._frequencies = config.rope_theta**-exponent
+        scaling = config.rope_scaling
+        self._frequencies = torch.from_numpy(
+            frequencies(config.rope_theta, config.head_dim, scaling)
+        )
+        self._magnitude = 1.0 if scaling is None else scaling.magnitude
         self.signature = (
             f"{kernels.signature} weights={dtype} threads={threads} torch={torch.__version__} "
             f"{torch.backends.cpu.get_cpu_capability()}"
@@ -111,7 +129,7 @@ class Transformer:
             normed = kernels.rms_norm(rows, layer.attention_norm, config.rms_eps)
             rows.add_(layer.output(self._attend(layer, normed, pages, step)))
             normed = kernels.rms_norm(rows, layer.mlp_norm, config.rms_eps)
-            rows.add_(layer.down(kernels.silu_mul(layer.gate_up(normed))))
+            rows.add_(layer.mlp(normed))
         if batch.logit_rows.shape[0] == 0:
             return torch.empty(0, config.vocab)
         wanted = rows.index_select(0, batch.logit_rows)
@@ -129,7 +147,7 @@ class Transformer:
         fresh = rows[:, config.heads :].reshape(-1, config.head_dim)
         fresh = fresh.nan_to_num(0.0, _FINITE, -_FINITE)  # a masked weight of 0 does not undo NaN
         pages.view(-1, config.head_dim).index_copy_(0, step.write_index, fresh)
-        return step.attention(rows, pages)
+        return step.attention[layer.heads](rows, pages)
 
     def _plan(self, batch: StepBatch, kv: KvStorage) -> _Step:
         """Rotary tables [n, q + k + v heads, head_dim] (values turn by an angle of 0, which is
@@ -139,7 +157,7 @@ class Transformer:
         count, turned = angles.shape[0], heads.heads + heads.kv_heads
         cosine = torch.ones(count, turned + heads.kv_heads, heads.head_dim)
         sine = torch.zeros_like(cosine)
-        cos, sin = angles.cos().float(), angles.sin().float()
+        cos, sin = (part.mul_(self._magnitude).float() for part in (angles.cos(), angles.sin()))
         cosine[:, :turned] = torch.cat((cos, cos), 1)[:, None]
         sine[:, :turned] = torch.cat((-sin, sin), 1)[:, None]
 
@@ -148,8 +166,11 @@ class Transformer:
         line = (block[:, None] * heads.kv_heads + head) * BLOCK_ROWS + offset[:, None]
         values = kv.blocks * heads.kv_heads * BLOCK_ROWS
         write = torch.stack((line, line + values), 1).reshape(-1)
-        plan = self._kernels.attention(batch.spans, batch.block_tables, heads, kv.blocks)
-        return _Step(cosine, sine, write, plan)
+        plans = {
+            seen: self._kernels.attention(batch.spans, batch.block_tables, seen, kv.blocks)
+            for seen in {layer.heads: None for layer in self._layers}
+        }
+        return _Step(cosine, sine, write, plans)
 
     def _check(self, batch: StepBatch, kv: KvStorage) -> None:
         rows = batch.ids.shape[0]
@@ -163,6 +184,13 @@ class Transformer:
         ):
             if tensor.numel() and not 0 <= int(tensor.min()) <= int(tensor.max()) < end:
                 raise ValueError(f"{name} has a value outside of 0…{end - 1}")
+
+
+def heads_of(config: ModelConfig, layer: int | None = None) -> Heads:
+    """Shape of attention; of a layer also how far back it sees."""
+    window = 0 if layer is None else config.window(layer)
+    sinks = config.sinks if window else 0
+    return Heads(config.heads, config.kv_heads, config.head_dim, window, sinks)
 
 
 def _tensor(weights: Weights, name: str, layer: int) -> Tensor:

@@ -1,27 +1,31 @@
 """Tensors of a model by one set of names, whichever kind of file they lie in.
 
 Every shape is compared with the configuration before a byte is read. Data stay memory-mapped until
-a tensor is asked for, and come out as float32, or as the blocks that a GGUF file holds.
+a tensor is asked for, and come out as float32, or as blocks of quantized weights.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from math import prod
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from gguf.constants import GGMLQuantizationType
-from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from firstlight.shared.engine.model.config import ModelConfig
+from firstlight.shared.engine.model.families import BY_NAME
+from firstlight.shared.engine.model.quantized import (
+    Float8Matrix,
+    Int4Matrix,
+    Quantization,
+    find_quantized,
+)
+from firstlight.shared.engine.model.tensors import Blocks, Floats, Tensors
 from firstlight.shared.errors import ConfigError
-from firstlight.shared.model_files import TensorEntry, TensorFile, read_json, read_safetensors
+from firstlight.shared.model_files import TensorFile, read_json, read_safetensors
 
-Floats: TypeAlias = NDArray[np.float32]
-_LONG_ROW_BYTES = 64 << 10
+__all__ = ["Blocks", "Floats", "Weights", "weights_from_folder", "weights_from_gguf"]
 
 _GGUF_NAMES = {
     "embedding": "token_embd.weight",
@@ -62,24 +66,9 @@ _JSON_NAMES = {
     "down": "model.layers.{}.mlp.down_proj.weight",
 }
 _GLOBAL = ("embedding", "head", "norm")
+_MATRICES = ("gate", "up", "down")
+"""Of a gated product: our names of what the families with experts name in their own way."""
 _HASH_CHUNK_BYTES = 8 << 20
-
-
-Bytes: TypeAlias = NDArray[np.uint8]
-_BLOCK_FLOATS = {"Q4_0": 1, "Q4_1": 2, "Q8_0": 1}
-"""Types of blocks that kernels can take as they are → halves that a block begins with."""
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """A matrix as its file holds it: quantized blocks of 32 weights."""
-
-    type: str
-    """Q4_0, Q4_1 or Q8_0 of GGML."""
-    rows: Bytes
-    """[outputs, bytes a row]."""
-    inputs: int
-    """Weights a row."""
 
 
 def _no_blocks(name: str, layer: int) -> Blocks | None:
@@ -92,7 +81,8 @@ class Weights:
 
     files: tuple[Path, ...]
     read: Callable[[str, int], Floats]
-    """(our name, layer; 0 for those outside of layers) → a new float32 array."""
+    """(our name, layer; 0 for those outside of layers) → a new float32 array. The matrices of
+    expert 5 are gate.5, up.5 and down.5."""
     blocks: Callable[[str, int], Blocks | None] = _no_blocks
     """The same as blocks; None where the file holds something else."""
 
@@ -109,55 +99,76 @@ class Weights:
 def weights_from_gguf(file: TensorFile, config: ModelConfig) -> Weights:
     """Llama files hold q and k with each head's rows interleaved for another form of rotary
     embedding; they are put back into halves here."""
-    entries = _select(file.path, file.tensors, _GGUF_NAMES, config)
-    data = np.memmap(file.path, np.uint8, "r")
+    tensors = Tensors(file.path, [file])
+    names = {}
+    for name, layer, shape in expected_tensors(config, len(tensors.entries), file.path):
+        names[name, layer] = _GGUF_NAMES[name].format(layer)
+        tensors.expect(names[name, layer], shape, types=None)
     heads = {"q": config.heads, "k": config.kv_heads, "q_bias": config.heads}
     heads["k_bias"] = config.kv_heads
-
-    def split(name: str) -> bool:
-        return config.architecture == "llama" and name in heads
+    if config.architecture != "llama":
+        heads = {}
 
     def read(name: str, layer: int) -> Floats:
-        values = _floats(file.path, data, entries[name, layer])
-        if split(name):
-            return _in_halves(values, heads[name])
-        return values
+        values = tensors.floats(names[name, layer])
+        return _in_halves(values, heads[name]) if name in heads else values
 
     def blocks(name: str, layer: int) -> Blocks | None:
-        entry = entries[name, layer]
-        if entry.type not in _BLOCK_FLOATS:
-            return None
-        rows = _block_rows(file.path, data, entry)
-        rows = _in_halves(rows, heads[name]) if split(name) else rows
-        return Blocks(entry.type, rows, entry.shape[1])
+        found = tensors.blocks(names[name, layer])
+        if found is None or name not in heads:
+            return found
+        return Blocks(found.type, _in_halves(found.rows, heads[name]), found.inputs)
 
     return Weights((file.path,), read, blocks)
 
 
-def weights_from_folder(folder: Path, config: ModelConfig) -> Weights:
+def weights_from_folder(
+    folder: Path, config: ModelConfig, quantization: Quantization | None = None
+) -> Weights:
     """From `model.safetensors`, or the shards named in `model.safetensors.index.json`."""
-    tensors: dict[str, TensorEntry] = {}
-    data: dict[str, NDArray[np.uint8]] = {}
     paths = _shards(folder)
-    for path in paths:
-        file = read_safetensors(path)
-        for name, entry in file.tensors.items():
-            if name in tensors:
-                raise ConfigError(f"{path}: tensor {name!r} is in another shard too")
-            tensors[name] = entry
-        mapped: NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
-        data.update(dict.fromkeys(file.tensors, mapped))
-    entries = _select(folder, tensors, _JSON_NAMES, config)
+    tensors = Tensors(folder, [read_safetensors(path) for path in paths])
+    held: dict[tuple[str, int], str | Float8Matrix | Int4Matrix] = {}
+    for name, layer, shape in expected_tensors(config, len(tensors.entries), folder):
+        theirs = _json_name(config, name, layer)
+        coded = None
+        if quantization is not None and len(shape) == 2:
+            base = theirs.removesuffix(".weight")
+            coded = find_quantized(quantization, tensors, base, shape)
+        if coded is None:
+            tensors.expect(theirs, shape)
+        held[name, layer] = coded or theirs
 
     def read(name: str, layer: int) -> Floats:
-        entry = entries[name, layer]
-        return _floats(folder, data[entry.name], entry)
+        found = held[name, layer]
+        return tensors.floats(found) if isinstance(found, str) else found.floats()
 
-    return Weights(tuple(paths), read)
+    def blocks(name: str, layer: int) -> Blocks | None:
+        found = held[name, layer]
+        return None if isinstance(found, str) else found.blocks()
+
+    return Weights(tuple(paths), read, blocks)
 
 
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Our name → shape, of every tensor that a model with this configuration has."""
+def expected_tensors(
+    config: ModelConfig, count: int, path: Path
+) -> Iterator[tuple[str, int, tuple[int, ...]]]:
+    """(our name, layer, shape) of all that a model with this configuration has.
+
+    Raises:
+        ConfigError: files of `count` tensors cannot hold even one a layer.
+
+    """
+    if config.layers > count:  # bounds the loops by what the file really holds
+        raise ConfigError(f"{path}: {config.layers} layers but only {count} tensors")
+    for layer in range(config.layers):
+        for name, shape in expected_shapes(config, layer).items():
+            if layer == 0 or name not in _GLOBAL:
+                yield name, layer, shape
+
+
+def expected_shapes(config: ModelConfig, layer: int = 0) -> dict[str, tuple[int, ...]]:
+    """Our name → shape, of every tensor outside of layers and in this layer."""
     q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
     hidden, wide = config.hidden, config.intermediate
     shapes: dict[str, tuple[int, ...]] = {
@@ -169,10 +180,15 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         "v": (kv, hidden),
         "o": (hidden, q),
         "mlp_norm": (hidden,),
-        "gate": (wide, hidden),
-        "up": (wide, hidden),
-        "down": (hidden, wide),
     }
+    ends = [""]
+    if config.experts is not None and config.has_experts(layer):
+        wide = config.experts.intermediate
+        shapes["router"] = (config.experts.count, hidden)
+        ends = [f".{expert}" for expert in range(config.experts.count)]
+    for end in ends:
+        shapes[f"gate{end}"] = shapes[f"up{end}"] = (wide, hidden)
+        shapes[f"down{end}"] = (hidden, wide)
     if not config.tied:
         shapes["head"] = (config.vocab, hidden)
     if config.qkv_bias:
@@ -182,59 +198,22 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _select(
-    path: Path,
-    tensors: Mapping[str, TensorEntry],
-    names: Mapping[str, str],
-    config: ModelConfig,
-) -> dict[tuple[str, int], TensorEntry]:
-    needed = {}
-    if config.layers > len(tensors):  # bounds the loop below by what the file really holds
-        raise ConfigError(f"{path}: {config.layers} layers but only {len(tensors)} tensors")
-    for name, shape in expected_shapes(config).items():
-        for layer in range(1 if name in _GLOBAL else config.layers):
-            theirs = names[name].format(layer)
-            entry = tensors.get(theirs)
-            if entry is None:
-                raise ConfigError(f"{path}: tensor {theirs!r} is missing")
-            if entry.shape != shape:
-                raise ConfigError(
-                    f"{path}: tensor {theirs!r} is {list(entry.shape)}, "
-                    f"the configuration asks for {list(shape)}"
-                )
-            needed[name, layer] = entry
-    return needed
+def _json_name(config: ModelConfig, name: str, layer: int) -> str:
+    if name in _JSON_NAMES:
+        return _JSON_NAMES[name].format(layer)
+    keys = BY_NAME[config.architecture].experts
+    assert keys is not None, name
+    block = keys.block.format(layer)
+    if name == "router":
+        return f"{block}.gate.weight"
+    matrix, expert = name.split(".")
+    return f"{block}.experts.{expert}.{keys.matrices[_MATRICES.index(matrix)]}.weight"
 
 
 def _in_halves(rows: NDArray[Any], heads: int) -> NDArray[Any]:
     """[rows, …] with the rows of each head, interleaved in pairs, put into halves."""
     pairs = rows.reshape(heads, len(rows) // heads // 2, 2, -1)
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
-
-
-def _block_rows(path: Path, data: Bytes, entry: TensorEntry) -> Bytes:
-    raw = np.asarray(data[entry.offset : entry.offset + entry.size_bytes])
-    blocks = raw.reshape(prod(entry.shape) // 32, -1)
-    leading = np.ascontiguousarray(blocks[:, : 2 * _BLOCK_FLOATS[entry.type]])
-    _check_finite(path, entry, leading.view(np.float16))
-    return raw.reshape(entry.shape[0], -1)
-
-
-def _check_finite(path: Path, entry: TensorEntry, values: NDArray[Any]) -> None:
-    if not np.isfinite(values).all():
-        raise ConfigError(f"{path}: tensor {entry.name!r} holds values that are not finite")
-
-
-def _floats(path: Path, data: NDArray[np.uint8], entry: TensorEntry) -> Floats:
-    # `dequantize` works on 16 rows at a time, so rows are joined to few long ones; and a plain view
-    # of the mapping is used, since numpy's memmap class makes every slice dear.
-    rows = max(1, entry.shape[0]) if len(entry.shape) > 1 else 1
-    while rows % 2 == 0 and entry.size_bytes // rows < _LONG_ROW_BYTES:
-        rows //= 2
-    raw = np.asarray(data[entry.offset : entry.offset + entry.size_bytes]).reshape(rows, -1)
-    values = np.array(dequantize(raw, GGMLQuantizationType[entry.type]), dtype=np.float32)
-    _check_finite(path, entry, values)
-    return values.reshape(entry.shape)
 
 
 def _shards(folder: Path) -> list[Path]:

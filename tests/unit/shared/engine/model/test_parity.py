@@ -177,7 +177,10 @@ def test_an_option_that_is_unknown_is_named(options, wrong, tmp_path):
         ({"num_hidden_layers": 3}, "'model.layers.2.input_layernorm.weight' is missing"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0"),
         ({"num_key_value_heads": 3}, "4 heads over 3"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "rotary embeddings of type 'yarn'"),
+        (
+            {"rope_parameters": {"rope_type": "longrope"}},
+            "rope_type is 'longrope', expected a rotary",
+        ),
         ({"vocab_size": 1 << 40}, "vocab_size is 1099511627776"),
         ({"eos_token_id": 320}, "end token 320 of 320"),
     ],
