@@ -107,7 +107,7 @@ def load_model(
     if not 0 < threads <= _THREADS_MAX:
         raise ConfigError(f"threads is {threads}, expected 1…{_THREADS_MAX}")
     torch.set_num_threads(threads)
-    name, config, source = _open(path)
+    name, config, source = open_model(path)
     transformer = place(config, source, weights=weights, kernels=kernels, threads=threads)
     digest = source.digest()
     shape = replace(config, eos_ids=())
@@ -145,7 +145,8 @@ def place(
     return Transformer(config, source, chosen, _EAGER_WEIGHTS[weights], threads)
 
 
-def _open(path: Path) -> tuple[str, ModelConfig, Weights]:
+def open_model(path: Path) -> tuple[str, ModelConfig, Weights]:
+    """Name, configuration and weights of a model that is not placed yet; raises `ConfigError`."""
     if path.is_file():
         file = read_gguf(path)
         config = config_from_gguf(file)

@@ -94,7 +94,7 @@ def context_of(positions: int, scaling: RopeScaling | None) -> int:
 
 def frequencies(theta: float, head_dim: int, scaling: RopeScaling | None) -> NDArray[np.float64]:
     """Radians a position, [head_dim / 2]: pair i turns by theta^(−2i / head_dim), scaled."""
-    plain = theta ** -(np.arange(0, head_dim, 2) / head_dim)
+    plain: NDArray[np.float64] = theta ** -(np.arange(0, head_dim, 2) / head_dim)
     if scaling is None:
         return plain
     slow = plain / scaling.factor
@@ -105,10 +105,10 @@ def frequencies(theta: float, head_dim: int, scaling: RopeScaling | None) -> NDA
     if scaling.kind == "llama3":
         turns = scaling.trained * plain / (2 * pi)
         kept = np.clip((turns - scaling.low) / (scaling.high - scaling.low), 0.0, 1.0)
-        return slow + kept * (plain - slow)
+        return np.asarray(slow + kept * (plain - slow))
     first, last = _ramp(theta, head_dim, scaling)
     slowed = np.clip((np.arange(head_dim // 2) - first) / (last - first), 0.0, 1.0)
-    return plain + slowed * (slow - plain)
+    return np.asarray(plain + slowed * (slow - plain))
 
 
 def _ramp(theta: float, head_dim: int, scaling: RopeScaling) -> tuple[float, float]:

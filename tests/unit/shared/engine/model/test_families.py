@@ -1,14 +1,16 @@
 """Every family against transformers, in float32, on small random checkpoints."""
 
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from cpp_kernels import cpp
 from families_bed import CASES, random_model, some_ids, their_logits, write_model
 
 from firstlight.shared.engine.model.batch import SequenceRows, join_rows
-from firstlight.shared.engine.model.load import LoadedModel, load_model
+from firstlight.shared.engine.model.load import LoadedModel, load_model, open_model, place
 from firstlight.shared.engine.model.native import native_lacks
 from firstlight.shared.errors import ConfigError
 
@@ -93,10 +95,84 @@ def test_a_row_is_the_same_alone_in_company_and_however_its_cache_was_built(pair
         assert torch.equal(model.transformer.logits(join_rows([alone]), kv)[0], expected[-row])
 
 
+def other_theta(config):
+    return replace(config, rope_theta=1.01 * config.rope_theta)
+
+
+def other_epsilon(config):
+    return replace(config, rms_eps=10 * config.rms_eps)
+
+
+def other_window(config):
+    return replace(config, windows=tuple(size + bool(size) for size in config.windows))
+
+
+def other_scaling(config):
+    scaling = config.rope_scaling
+    return replace(config, rope_scaling=scaling and replace(scaling, factor=1.01 * scaling.factor))
+
+
+def other_magnitude(config):
+    scaling = config.rope_scaling
+    return replace(config, rope_scaling=scaling and replace(scaling, magnitude=1.0))
+
+
+def other_share(config):
+    experts = config.experts
+    changed = experts and replace(experts, renormalize=not experts.renormalize)
+    return replace(config, experts=changed)
+
+
+def parity_error(theirs, folder, prefill, change, read=None) -> float | None:
+    """Of the model with this change planted; None if it does not apply."""
+    _, config, weights = open_model(folder)
+    if read is None and change(config) == config:
+        return None
+    source = replace(weights, read=read(config, weights.read)) if read else weights
+    changed = place(change(config), source, weights="f32", kernels="eager")
+    model = replace(load(folder), config=config, transformer=changed)
+    found = prefill(model, model.storage(12), IDS, TABLE, 37, last=len(IDS))
+    return error(found, their_logits(theirs, IDS))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [other_theta, other_epsilon, other_window, other_scaling, other_magnitude, other_share],
+)
+def test_a_planted_error_of_the_configuration_fails_parity(change, pair, prefill):
+    found = parity_error(*pair, prefill, change)
+    assert found is None or found > 2 * ERROR
+
+
+def test_a_planted_error_of_the_head_mapping_fails_parity(pair, prefill):
+    def rolled(config, read):
+        def heads_moved(name, layer):
+            values = read(name, layer)
+            if name not in ("q", "q_bias"):
+                return values
+            heads = values.reshape(config.heads, -1)
+            return np.roll(heads, 1, axis=0).reshape(values.shape)
+
+        return heads_moved
+
+    found = parity_error(*pair, prefill, lambda config: config, rolled)
+    assert found is not None
+    assert found > 100 * ERROR
+
+
+def test_every_planted_error_applies_to_a_family(tmp_path_factory):
+    made = [
+        open_model(write_model(tmp_path_factory.mktemp(case), random_model(case)))[1]
+        for case in ("qwen2-yarn", "mistral-window", "qwen3-moe")
+    ]
+    changes = (other_theta, other_epsilon, other_window, other_scaling, other_magnitude)
+    for change in (*changes, other_share):
+        assert any(change(config) != config for config in made), change
+
+
 def test_what_is_not_finite_stays_in_its_sequence(pair, prefill):
     _, folder = pair
     model = load(folder)
-    expected = prefill(model, model.storage(12), IDS[:20], [1, 0], last=1)
     with torch.inference_mode():
         model.transformer._embedding[3] = torch.nan
         model.transformer._embedding[4] = torch.inf
