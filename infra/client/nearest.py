@@ -165,14 +165,15 @@ class NearestEdges:
                 return home
             if self._failure is not None and self._failure[0] > asked_s:
                 raise NotConnectedError(self._failure[1].message)
+            before = self._home
             try:
                 home = await self._connect(lost)
             except PeerError as error:
                 self._failure = (monotonic_s(), error)
                 raise
-            before, self._home = self._home, home
-            if before is not None:
-                await before.connections.retire()
+            finally:
+                if before is not None and before is not self._home:
+                    await before.connections.retire()
         self._freshen_later(monotonic_s())
         return home
 
@@ -209,7 +210,7 @@ class NearestEdges:
         now = monotonic_s()
         ranking, doubted = self._book.ranking(now, lost), self._book.udp_doubted(now)
         lanes = lanes_of(ranking, udp_doubted=doubted, only=self._only)
-        return self._at_home(await self._race(lanes))
+        return await self._race(lanes)
 
     async def _connect_seeds(self) -> _Home | None:
         """Race the seeds that may be edges, while they are asked for their list. None: there is a
@@ -221,7 +222,7 @@ class NearestEdges:
             await asyncio.wait({racing, listing}, return_when=asyncio.FIRST_COMPLETED)
             if racing.done():
                 with suppress(NotConnectedError):
-                    return self._at_home(racing.result())
+                    return racing.result()
             await listing
             return None
         finally:
@@ -229,14 +230,16 @@ class NearestEdges:
             listing.cancel()
             await asyncio.gather(racing, listing, return_exceptions=True)
 
-    async def _race(self, lanes: Sequence[Lane]) -> Won:
+    async def _race(self, lanes: Sequence[Lane]) -> _Home:
+        """The winner, at home: kept from here on, also if whoever asked leaves now."""
+
         def failed(lane: Lane, reason: str) -> None:
             if self._listed:  # else it may be a load balancer, which has no HTTP/3
                 self._book.failed(lane.edge.url, reason, monotonic_s())
 
-        return await run_race(
-            lanes, self._handshake, limit_s=self._connect_timeout_s, failed=failed
-        )
+        won = await run_race(lanes, self._handshake, limit_s=self._connect_timeout_s, failed=failed)
+        self._home = self._at_home(won)
+        return self._home
 
     async def _handshake(self, lane: Lane) -> Client:
         client = self._client(lane)

@@ -33,6 +33,7 @@ async def run_race(
     `limit_s`.
     """
     race, running = Race(lanes, monotonic_s()), dict[asyncio.Task[Client], Lane]()
+    won: Won | None = None
     try:
         async with asyncio.timeout(limit_s):
             while True:
@@ -54,19 +55,35 @@ async def run_race(
                         failed(lane, error.message)
                     else:
                         lane = running.pop(task)
-                        return Won(lane, client, race.quic_tried_s(monotonic_s(), lane))
+                        won = Won(lane, client, race.quic_tried_s(monotonic_s(), lane))
+                        return won
     except TimeoutError:
         for lane in running.values():
             failed(lane, "no answer")
         urls = ", ".join(dict.fromkeys(lane.edge.url for lane in running.values()))
         raise NotConnectedError(f"no edge answered within {limit_s:g} s: {urls}") from None
     finally:
-        await _break_off(list(running))
+        await _break_off(list(running), won)
 
 
-async def _break_off(running: Sequence["asyncio.Task[Client]"]) -> None:
+async def _break_off(running: Sequence["asyncio.Task[Client]"], won: Won | None) -> None:
+    """Whoever else is connected already is closed; the others close themselves, even if this is
+    left: then nobody waits for the winner any more, and it is closed as well."""
+    connected = [task for task in running if task.done() and not _failed(task)]
     for task in running:
+        task.add_done_callback(_failed)  # what a loser says in the end, nobody needs to hear
         task.cancel()
-    for ended in await asyncio.gather(*running, return_exceptions=True):
-        if not isinstance(ended, BaseException):  # complete in the same moment as the winner
-            await ended.aclose()
+    try:
+        if running:
+            await asyncio.wait(running)
+    except BaseException:
+        if won is not None:
+            await won.client.abort()
+        raise
+    finally:
+        for task in connected:  # in the same moment as the winner
+            await task.result().aclose()
+
+
+def _failed(task: "asyncio.Task[Client]") -> bool:
+    return task.cancelled() or task.exception() is not None
