@@ -3,7 +3,9 @@
 A row moves towards its target by one factor, so that its sum stays 1: at most 0.10 a second in
 total, and home gains at most 0.02. Between the target for the demand as it is and that for 15 %
 more home's share stays as it is, so that demand that trembles moves nothing; nor is a split among
-others moved that is off by less than 5 % of the row, and of each region's capacity.
+others moved that is off by less than 5 % of the row, and of each region's capacity. Only what is
+small for its home, less than a tenth of what that can do, goes home at once: it swamps nobody, and
+a mesh that has just begun would ask its far regions first for most of a minute.
 
 What a dead region had is given away at once. One that returns begins at 10 % of its capacity, which
 grows for 60 s: its caches are cold.
@@ -44,6 +46,8 @@ HYSTERESIS = 0.15
 """Work leaves home at 0.85 of its capacity, and returns only when 15 % more would fit, at 0.74. The
 10 s average of 130 requests a second that come by chance stays within 15 % for minutes."""
 SPLIT_MIN = 0.05
+SMALL = 0.10
+"""Of its home's capacity, as grown: an origin with less demand goes home at once."""
 RETURN_SHARE = 0.10
 RETURN_S = 60.0
 RTT_SAME_MS, RTT_SAME_SHARE = 5.0, 0.1
@@ -162,7 +166,9 @@ def _move(
     if distance <= SHARE_MIN or not _worth(change, aim, capacity, distance):
         return _row(now), reason + "held"
     factor = min(1.0, AWAY_PER_S * elapsed_s / distance)
-    if gain > shed_less:  # what was shed may go home as fast as it may go away
+    if gain > SHARE_MIN and aim.demand <= SMALL * capacity.get(aim.home, 0.0):
+        factor = 1.0
+    elif gain > shed_less:  # what was shed may go home as fast as it may go away
         factor = min(factor, BACK_PER_S * elapsed_s / (gain - shed_less))
     moved = {name: now.get(name, 0.0) + factor * part for name, part in change.items()}
     way = "back home" if gain > 0.0 else "away from home" if gain < 0.0 else "among others"

@@ -80,7 +80,7 @@ def test_work_beyond_the_capacity_of_its_region_goes_to_the_next() -> None:
 
 def test_a_replica_begins_with_the_rows_that_edges_follow() -> None:
     balance = Balance("lb-2", 0.0, capacity_of)
-    reports = [core("lon"), core("par"), edge("lon", 10, Following("lb-1", HALF)), edge("par")]
+    reports = [core("lon"), core("par"), edge("lon", 200, Following("lb-1", HALF)), edge("par")]
     stepped(balance, reports, since=3, seconds=1)
     assert balance.table["lon"].share("lon") == pytest.approx(0.5, abs=0.03)
 
@@ -88,7 +88,7 @@ def test_a_replica_begins_with_the_rows_that_edges_follow() -> None:
 def test_a_replica_that_nobody_follows_never_drifts_away_from_the_one_that_is() -> None:
     """It hears of no core in par, and would send all of the work home."""
     balance = Balance("lb-2", -10.0, capacity_of)
-    reports = [core("lon"), edge("lon", 10, Following("lb-1", HALF)), edge("par")]
+    reports = [core("lon"), edge("lon", 200, Following("lb-1", HALF)), edge("par")]
     stepped(balance, reports, since=0, seconds=60)
     partly = balance.table["lon"].share("lon")
     reports = [core("lon"), edge("lon", 10, Following("lb-2", HALF)), edge("par")]

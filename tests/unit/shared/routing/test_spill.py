@@ -63,6 +63,31 @@ def test_a_row_leaves_home_by_a_tenth_a_second_and_returns_by_a_fiftieth() -> No
     assert run(spill, CALM, 20).table["lon"] == Row((("lon", 1.0),))
 
 
+@pytest.mark.parametrize(("demand", "share"), [(0.0, 1.0), (10.0, 1.0), (10.5, 0.02)])
+def test_less_than_a_tenth_of_what_home_can_do_goes_home_at_once(
+    demand: float, share: float
+) -> None:
+    begun = run(Spill(), {"lon": demand}, 1, lon=RegionSupply(0.0, 1.0))
+    assert begun.table["lon"].share("par") == 1.0
+    assert run(begun, {"lon": demand}, 1).table["lon"].share("lon") == pytest.approx(share)
+
+
+def test_what_is_small_for_a_region_that_returns_is_small_for_the_tenth_that_it_begins_with() -> (
+    None
+):
+    dead = {"lon": RegionSupply(100.0, 0.0)}
+    for demand, share in ((0.9, 1.0), (1.1, 0.02)):
+        spill = run(run(Spill(), {"lon": demand}, 1), {"lon": demand}, 1, **dead)
+        assert spill.table["lon"].share("par") == 1.0
+        assert run(spill, {"lon": demand}, 1).table["lon"].share("lon") == pytest.approx(share)
+
+
+def test_what_is_small_leaves_home_no_faster_than_anything_else() -> None:
+    spill = run(Spill(), {"lon": 5.0}, 1)
+    after = run(spill, {"lon": 5.0, "par": 0.0}, 1, lon=RegionSupply(1.0, 1.0))
+    assert after.table["lon"].share("lon") == pytest.approx(0.9)
+
+
 def test_a_dead_region_is_given_away_at_once() -> None:
     spill = run(Spill(), CALM, 1)
     assert spill.table["par"].share("par") == 1.0
