@@ -86,6 +86,13 @@ def test_links_in_the_documents_lead_somewhere() -> None:
     assert broken == []
 
 
+def test_every_page_can_be_found_from_the_readme_or_the_map() -> None:
+    linked = "".join((ROOT / page).read_text() for page in ("README.md", "ARCHITECTURE.md"))
+    pages = [name(p) for p in tracked() if p.parent == ROOT / "docs" and p.suffix == ".md"]
+    assert len(pages) > 5
+    assert [page for page in pages if f"]({page})" not in linked] == []
+
+
 def test_every_metric_is_set_somewhere() -> None:
     metrics = {metric for metric, value in vars(telemetry).items() if hasattr(value, "_labelnames")}
     product = [path for path in ours() if not name(path).startswith("tests/")]
