@@ -13,6 +13,7 @@ connection, as any answer would become one that the name does not exist.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from firstlight.global_lb.dns_near import Fit, fit_of, worth_ranking
 from firstlight.global_lb.dns_table import Steered, Table
 from firstlight.shared.geography.directory import Client, rank
 from firstlight.shared.geography.subnets import Network
@@ -21,6 +22,7 @@ from firstlight.shared.routing.geo import Place
 TTL_S = 20
 STATIC_TTL_S = 3600
 EDGES_PER_ANSWER = 2
+STEERED_TYPES = ("ANY", "A", "AAAA", "HTTPS")
 SOA_TIMES = "3600 600 86400 20"
 """Refresh, retry, expire; and how long that a name does not exist may be believed."""
 
@@ -57,21 +59,29 @@ class Record:
     """How much of the client's network it holds for; 0 for everyone."""
 
 
-def choose(
-    zone: Zone, table: Table | None, client: Network, place: Place | None
-) -> tuple[Steered, ...]:
-    """The edges to name to this network, which is at `place`, the nearest first.
-
-    Raises `Trouble` if none is known.
-    """
+def fit_to_name(zone: Zone, table: Table | None) -> Fit:
+    """The edges of a table that can be named. Raises `Trouble` if there is none."""
     if table is None:
         raise Trouble("no source has told of any edge yet")
-    fit = {one.edge.info.node: one for one in table.edges if one.port == zone.port and one.ips}
+    fit = [one for one in table.edges if one.port == zone.port and one.ips]
     if not fit:
         raise Trouble(f"no edge that is known has an address and listens on port {zone.port}")
-    asking = Client(place=place, reported=table.agreed.get(client, {}))
-    ranked = rank((one.edge for one in fit.values()), asking)
-    return tuple(fit[one.edge.info.node] for one in ranked[:EDGES_PER_ANSWER])
+    return fit_of(fit)
+
+
+def choose(fit: Fit, agreed: Mapping[str, float], place: Place | None) -> tuple[Steered, ...]:
+    """The edges to name to a network, which is at `place`, the nearest first.
+
+    `agreed`: round trips by edge, ms, as the clients of this network have measured them.
+    """
+    edges = fit.edges if agreed else worth_ranking(fit, place)
+    ranked = rank(edges, Client(place=place, reported=agreed))
+    return tuple(fit.by_node[one.edge.info.node] for one in ranked[:EDGES_PER_ANSWER])
+
+
+def is_steered(zone: Zone, name: str, qtype: str) -> bool:
+    """Whether the answer rests on who asks."""
+    return qtype in STEERED_TYPES and name.rstrip(".").lower() in zone.steered
 
 
 def lookup(
@@ -83,7 +93,7 @@ def lookup(
     """
     name = name.rstrip(".").lower()
     records = [*_static(zone, name)]
-    if name in zone.steered and qtype in ("ANY", "A", "AAAA", "HTTPS"):
+    if is_steered(zone, name, qtype):
         records += _steered(zone, name, client, chosen())
     return tuple(record for record in records if qtype in ("ANY", record.qtype))
 

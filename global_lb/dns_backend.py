@@ -17,16 +17,26 @@ import stat
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from firstlight.global_lb.dns import Record, Trouble, Zone, choose, lookup
+from firstlight.global_lb.dns import (
+    Record,
+    Trouble,
+    Zone,
+    choose,
+    fit_to_name,
+    is_steered,
+    lookup,
+    scope_bits,
+)
+from firstlight.global_lb.dns_near import Fit
 from firstlight.global_lb.dns_table import Steered, Table
 from firstlight.shared import telemetry
 from firstlight.shared.errors import ConfigError
 from firstlight.shared.geography.geoip import Geoip
-from firstlight.shared.geography.subnets import Network, subnet_of
+from firstlight.shared.geography.subnets import TEXT_CHARS_MAX, Network, subnet_of
 from firstlight.shared.routing.geo import Place
 
 LINE_BYTES_MAX = 64 << 10
@@ -37,6 +47,7 @@ DOMAIN_ID = 1
 logger = logging.getLogger("firstlight.dns")
 
 _Asked = tuple[str, str, Network, int, int]
+_Alike = tuple[str, str, int, int, tuple[str, ...]]
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -47,8 +58,11 @@ class Answers:
     def __init__(self, zone: Zone, table: Callable[[], Table | None], geoip: Geoip) -> None:
         self._zone, self._table, self._geoip = zone, table, geoip
         self._kept: OrderedDict[_Asked, bytes] = OrderedDict()
-        self._chosen: OrderedDict[tuple[int, Place | None], tuple[Steered, ...]] = OrderedDict()
+        self._chosen: OrderedDict[tuple[int, _Where], tuple[Steered, ...]] = OrderedDict()
         """By epoch and place, for networks that agree on nothing of their own."""
+        self._lines: OrderedDict[_Alike, bytes] = OrderedDict()
+        """By name, type, epoch, scope and the edges that are named."""
+        self._fit: tuple[Table, Fit] | None = None
 
     def reply(self, line: bytes) -> bytes:
         """The answer to one line."""
@@ -97,27 +111,43 @@ class Answers:
         if not isinstance(name, str) or not isinstance(qtype, str):
             raise Trouble("qname or qtype is no text")
         told = str(parameters.get("real-remote") or parameters.get("remote"))
-        client = subnet_of(told)
+        client = _network(told[: TEXT_CHARS_MAX + 1])
         if client is None:
             raise Trouble(f"the client's network {told[:80]!r} is none")
         table = self._table()
         epoch = 0 if table is None else table.epoch
         asked = name.lower(), qtype, client, epoch, self._geoip.generation
         answer = _remember(self._kept, asked, lambda: self._made(table, name, qtype, client))
-        telemetry.DNS_LOOKUPS.labels(fate="empty" if answer == _NOTHING else "answered").inc()
+        (_EMPTY if answer == _NOTHING else _ANSWERED).inc()
         return answer
 
     def _made(self, table: Table | None, name: str, qtype: str, client: Network) -> bytes:
-        records = lookup(self._zone, name, qtype, client, lambda: self._choose(table, client))
-        return _line([_record(one) for one in records])
+        chosen: tuple[Steered, ...] = ()
+        scope = 0
+        if is_steered(self._zone, name, qtype):
+            chosen, scope = self._choose(table, client), scope_bits(client)
+        nodes = tuple(one.edge.info.node for one in chosen)
+        epoch = 0 if table is None else table.epoch
+        alike = name.lower(), qtype, epoch, scope, nodes
+
+        def line() -> bytes:
+            records = lookup(self._zone, name, qtype, client, lambda: chosen)
+            return _line([_record(one) for one in records])
+
+        return _remember(self._lines, alike, line)
 
     def _choose(self, table: Table | None, client: Network) -> tuple[Steered, ...]:
+        if table is None or self._fit is None or self._fit[0] is not table:
+            fit = fit_to_name(self._zone, table)
+            assert table is not None
+            self._fit = table, fit
+        known, fit = self._fit
         found = self._geoip.find(client.network_address)
-        place = None if found is None else _coarse(found.place)
-        if table is None or client in table.agreed:
-            return choose(self._zone, table, client, place)
-        where = table.epoch, place
-        return _remember(self._chosen, where, lambda: choose(self._zone, table, client, place))
+        where = None if found is None else _coarse(found.place)
+        place = None if where is None else Place(*where)
+        if agreed := known.agreed.get(client):
+            return choose(fit, agreed, place)
+        return _remember(self._chosen, (known.epoch, where), lambda: choose(fit, {}, place))
 
 
 def _remember(kept: "OrderedDict[_Key, _Value]", key: _Key, make: Callable[[], _Value]) -> _Value:
@@ -130,9 +160,17 @@ def _remember(kept: "OrderedDict[_Key, _Value]", key: _Key, make: Callable[[], _
     return value
 
 
-def _coarse(place: Place) -> Place:
+_Where = tuple[float, float, str, bool] | None
+"""The fields of a `Place`, which are compared faster than it."""
+
+
+def _coarse(place: Place) -> tuple[float, float, str, bool]:
     """The place to a tenth of a degree: 11 km change no choice, and neighbours share one."""
-    return replace(place, latitude=round(place.latitude, 1), longitude=round(place.longitude, 1))
+    return round(place.latitude, 1), round(place.longitude, 1), place.country, place.exact
+
+
+_network = lru_cache(maxsize=KEPT_MAX)(subnet_of)
+"""A name server asks more than once for the same client."""
 
 
 def _line(result: object) -> bytes:
@@ -140,6 +178,7 @@ def _line(result: object) -> bytes:
 
 
 _NOTHING = _line([])
+_ANSWERED, _EMPTY = (telemetry.DNS_LOOKUPS.labels(fate=fate) for fate in ("answered", "empty"))
 
 
 @asynccontextmanager

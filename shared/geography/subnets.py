@@ -51,7 +51,8 @@ def subnet_of(text: str) -> Network | None:
         plain = _plain(given.network_address)
         if isinstance(plain, IPv4Address):
             return network_of(plain, given.prefixlen - 96)
-    return network_of(given.network_address, given.prefixlen)
+    most = IPV4_BITS if isinstance(given, IPv4Network) else IPV6_BITS
+    return given if given.prefixlen <= most else given.supernet(new_prefix=most)
 
 
 def network_of(address: Address, bits: int | None = None) -> Network:

@@ -6,7 +6,14 @@ from ipaddress import ip_network
 import pytest
 from pdns_bed import LONDON, PARIS, SYDNEY, TOKYO, ZONE, steering, told_edge
 
-from firstlight.global_lb.dns import Record, Trouble, choose, lookup, scope_bits
+from firstlight.global_lb.dns import (
+    Record,
+    Trouble,
+    choose,
+    fit_to_name,
+    lookup,
+    scope_bits,
+)
 from firstlight.global_lb.dns_table import Steered, Table, TableKeeper
 from firstlight.shared.geography.subnets import Network
 from firstlight.shared.routing.geo import Place
@@ -25,35 +32,43 @@ def table(*edges: dict[str, object], **more: object) -> Table:
 WORLD = table(LONDON, PARIS, TOKYO, SYDNEY)
 
 
+def chosen(
+    known: Table | None, place: Place | None, client: Network = CLIENT
+) -> tuple[Steered, ...]:
+    fit = fit_to_name(ZONE, known)
+    assert known is not None
+    return choose(fit, known.agreed.get(client, {}), place)
+
+
 def names(chosen: Sequence[Steered]) -> list[str]:
     return [one.edge.info.node for one in chosen]
 
 
 def records(name: str, qtype: str, client: Network = CLIENT) -> list[Record]:
-    return list(lookup(ZONE, name, qtype, client, lambda: choose(ZONE, WORLD, client, IN_TOKYO)))
+    return list(lookup(ZONE, name, qtype, client, lambda: chosen(WORLD, IN_TOKYO, client)))
 
 
 def test_two_edges_are_named_in_different_failure_domains() -> None:
-    assert names(choose(ZONE, WORLD, CLIENT, IN_PARIS)) == ["par", "tok"]
-    assert names(choose(ZONE, WORLD, CLIENT, IN_TOKYO)) == ["tok", "syd"]
+    assert names(chosen(WORLD, IN_PARIS)) == ["par", "tok"]
+    assert names(chosen(WORLD, IN_TOKYO)) == ["tok", "syd"]
 
 
 def test_what_a_network_agrees_on_beats_distance_for_that_network_alone() -> None:
     moved = table(LONDON, PARIS, TOKYO, SYDNEY, agreed=[["203.0.113.0/24", "syd", 3.0]])
-    assert names(choose(ZONE, moved, CLIENT, IN_PARIS))[0] == "syd"
-    assert names(choose(ZONE, moved, ip_network("203.0.114.0/24"), IN_PARIS))[0] == "par"
+    assert names(chosen(moved, IN_PARIS))[0] == "syd"
+    assert names(chosen(moved, IN_PARIS, ip_network("203.0.114.0/24")))[0] == "par"
 
 
 def test_an_edge_on_another_port_or_without_an_address_cannot_be_named() -> None:
     odd = table(told_edge("a", (48.9, 2.4), "192.0.2.9", port=8443), told_edge("b", None), TOKYO)
-    assert names(choose(ZONE, odd, CLIENT, IN_PARIS)) == ["tok"]
+    assert names(chosen(odd, IN_PARIS)) == ["tok"]
 
 
 def test_without_a_table_or_an_edge_that_can_be_named_there_is_trouble() -> None:
     with pytest.raises(Trouble):
-        choose(ZONE, None, CLIENT, IN_PARIS)
+        chosen(None, IN_PARIS)
     with pytest.raises(Trouble):
-        choose(ZONE, table(told_edge("b", None)), CLIENT, IN_PARIS)
+        chosen(table(told_edge("b", None)), IN_PARIS)
 
 
 def test_addresses_and_protocols_are_given_for_the_clients_network_alone() -> None:
@@ -90,7 +105,7 @@ def test_a_name_that_is_not_ours_has_nothing_and_asks_for_no_edge(name: str) -> 
 
 def test_a_name_server_is_found_although_no_edge_is_known() -> None:
     def trouble() -> Sequence[Steered]:
-        return choose(ZONE, None, CLIENT, None)
+        return chosen(None, None)
 
     (record,) = lookup(ZONE, "ns1.edge.test", "ANY", CLIENT, trouble)
     assert record == Record("ns1.edge.test", "A", "192.0.2.53", 3600)
