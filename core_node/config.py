@@ -31,6 +31,10 @@ class ModelSection:
     """`auto`: as the file holds them where the C++ kernels can, else 8 bits; float32 in torch."""
     kernels: Literal["auto", "cpu", "eager", "reference"] = "auto"
     """`cpu`: in C++, `eager`: in torch; `auto` takes the first where it can run."""
+    window: int = 0
+    """Tokens that a row sees, with `sinks` of the text's first ones beside them; 0: all. For texts
+    longer than those that the model was trained on (docs/models.md says at what cost)."""
+    sinks: int = 0
     threads: int = 1
     """Of one step. With torch's kernels it is part of the numerics class: cores that shall continue
     each other's answers have the same."""

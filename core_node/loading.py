@@ -28,7 +28,12 @@ def load_engine(
     """
     path = section.path or default_model_path()
     model = load_model(
-        path, weights=section.weights, kernels=section.kernels, threads=section.threads
+        path,
+        weights=section.weights,
+        kernels=section.kernels,
+        threads=section.threads,
+        window=section.window,
+        sinks=section.sinks,
     )
     tokenizer = load_tokenizer(path)
     limits = wanted.fitted(model.config.context_max)

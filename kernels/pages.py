@@ -53,7 +53,13 @@ class Heads:
     window: int = 0
     """Tokens that a row sees, itself included; 0: all before it."""
     sinks: int = 0
-    """First tokens of a sequence that stay visible beside a window."""
+    """First tokens of a sequence that stay visible beside a window, as if they stood right before
+    it: rows bring queries of their own for them, behind queries, keys and values."""
+
+    @property
+    def row_heads(self) -> int:
+        """Heads of a row: queries, keys, values, and the queries for sinks."""
+        return self.heads + 2 * self.kv_heads + (self.heads if self.sinks else 0)
 
     @property
     def group(self) -> int:

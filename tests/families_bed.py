@@ -99,9 +99,9 @@ def random_model(case: str, seed: int = 5) -> PreTrainedModel:
 
 
 def write_model(folder: Path, made: PreTrainedModel, shard: str = "5GB") -> Path:
-    """The folder, with a tokenizer of one token beside the weights."""
+    """The folder, with a tokenizer of as many tokens beside the weights."""
     made.save_pretrained(folder, max_shard_size=shard)
-    bpe = BpeTokenizer(models.BPE(vocab={"a": 0}, merges=[]))
+    bpe = BpeTokenizer(models.BPE(vocab={f"<{id}>": id for id in range(VOCAB)}, merges=[]))
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel()
     bpe.save(str(folder / "tokenizer.json"))
     return folder

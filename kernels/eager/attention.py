@@ -27,6 +27,8 @@ PIECE = 128
 TILES = (1, 2, 8, 32)
 """Tokens a tile that are tried; a span takes the smallest that holds it, or the largest."""
 _PIECE_BLOCKS = PIECE // BLOCK_ROWS
+_SINKS = -1
+"""In the place of a piece: the first one, of which only the sinks are seen."""
 _SCRATCH_FLOATS_MAX = 2 << 20
 """Bounds the temporary memory of one batched call (8 MiB, so that it stays in the cache)."""
 
@@ -51,7 +53,7 @@ class _Tile:
     rows: range
     first_position: int
     pieces: Sequence[int]
-    """Those that hold a key which one of its rows sees, ascending."""
+    """Those that hold a key which one of its rows sees, ascending; with sinks `_SINKS` is first."""
 
 
 @dataclass(frozen=True)
@@ -201,8 +203,7 @@ def _pieces(first: int, last: int, heads: Heads) -> Sequence[int]:
     if not heads.window:
         return range(last // PIECE + 1)
     near = range(max(first - heads.window + 1, 0) // PIECE, last // PIECE + 1)
-    sinks = range(-(-min(heads.sinks, last + 1) // PIECE))
-    return [*(piece for piece in sinks if piece < near.start), *near]
+    return [_SINKS, *near] if heads.sinks else near
 
 
 def _split(tiles: Sequence[_Tile], tokens: int, heads: Heads) -> list[Sequence[_Tile]]:
@@ -237,6 +238,10 @@ def _chunk(
 
     head = np.arange(kv_heads)[:, None, None] * group + np.arange(group)
     query = row[:, None, :, None] * row_heads + head  # [tiles, kv_heads, T, group]
+    query = query[pair_tile]
+    to_sinks = pair_piece == _SINKS
+    query[to_sinks] += heads.heads + 2 * heads.kv_heads
+    pair_piece = np.maximum(pair_piece, 0)
     reach = max(tile.pieces[-1] for tile in tiles) + 1
     tables = np.zeros((count, reach * _PIECE_BLOCKS), np.int64)
     for index, tile in enumerate(tiles):
@@ -249,8 +254,10 @@ def _chunk(
     position = pair_piece[:, None] * PIECE + np.arange(PIECE)
     hidden = position[:, None, :] >= visible[pair_tile][:, :, None]  # [pairs, T, PIECE]
     if heads.window:
-        first = visible[pair_tile][:, :, None] - heads.window
-        hidden |= (position[:, None, :] < first) & (position[:, None, :] >= heads.sinks)
+        first = np.maximum(visible[pair_tile] - heads.window, heads.sinks)[:, :, None]
+        far = position[:, None, :] < first
+        beside = position[:, None, :] >= heads.sinks
+        hidden |= np.where(to_sinks[:, None, None], beside, far)
     bias = np.where(hidden, np.float32(-np.inf), np.float32(0))
     shape = (len(pair_tile), kv_heads, tokens, group, PIECE)
     bias = np.broadcast_to(bias[:, None, :, None, :], shape).reshape(-1, tokens * group, PIECE)
@@ -258,7 +265,7 @@ def _chunk(
     return _Chunk(
         tokens=tokens,
         active=tuple(zip(starts, actives, strict=True)),
-        query_index=torch.from_numpy(query[pair_tile].reshape(-1)),
+        query_index=torch.from_numpy(query.reshape(-1)),
         page_index=torch.from_numpy(page.reshape(-1)),
         pair_tile=torch.from_numpy(pair_tile),
         bias=torch.from_numpy(np.ascontiguousarray(bias)),

@@ -68,6 +68,4 @@ class EagerKernels:
         self, spans: Sequence[Span], tables: Sequence[Sequence[int]], heads: Heads, blocks: int
     ) -> PagedAttention:
         """One form for prefill, decode and verify; rows hold queries, keys and values."""
-        return PagedAttention(
-            spans, tables, heads, blocks, self._products, heads.heads + 2 * heads.kv_heads
-        )
+        return PagedAttention(spans, tables, heads, blocks, self._products, heads.row_heads)

@@ -82,7 +82,12 @@ class ReferenceAttention:
         seen = pages[:, used].transpose(1, 2).flatten(2, 3)[:, :, : span.context]
         keys, values = seen.repeat_interleave(heads.group, dim=1)
         query = rows[span.first_row : span.first_row + span.rows, : heads.heads].transpose(0, 1)
-        scores = query @ keys.transpose(1, 2) * heads.head_dim**-0.5
+        scores = query @ keys.transpose(1, 2)
+        if heads.sinks:
+            distant = rows[span.first_row : span.first_row + span.rows, -heads.heads :]
+            first = keys[:, : heads.sinks].transpose(1, 2)
+            scores[..., : heads.sinks] = distant.transpose(0, 1) @ first
+        scores = scores * heads.head_dim**-0.5
         last = torch.arange(span.first_position, span.context)
         position = torch.arange(span.context)
         hidden = position > last[:, None]

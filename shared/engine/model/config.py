@@ -19,6 +19,9 @@ from firstlight.shared.model_files import TensorFile
 _LAYERS_MAX = 1024
 _EXPERTS_MAX = 1024
 _CHOSEN_MAX = 32
+SINKS_MAX = 128
+_STREAM_MAX = 1 << 20
+"""Positions of a text with a window and sinks."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class ModelConfig:
     windows: tuple[int, ...] = ()
     """Of each layer: how many tokens a row sees, itself included; 0: all. Empty: all in each."""
     sinks: int = 0
-    """First tokens of a sequence that stay visible beside every window."""
+    """First tokens of a sequence that stay visible beside the window, which all layers share."""
     experts: Experts | None = None
 
     @property
@@ -161,6 +164,26 @@ def with_eos(config: ModelConfig, path: Path, raw: Mapping[str, object]) -> Mode
     more = Entries(path, raw).ids("eos_token_id")
     ids = tuple(dict.fromkeys(config.eos_ids + more))
     return _checked(path, replace(config, eos_ids=ids))
+
+
+def with_sinks(config: ModelConfig, window: int, sinks: int) -> ModelConfig:
+    """The same model, each layer of which sees the first `sinks` tokens and the last `window`.
+
+    Sinks count as standing right before the window, so that no distance is longer than the two
+    together and a text may be longer than any that the model was trained on (StreamingLLM,
+    arXiv 2309.17453). Raises `ConfigError`.
+    """
+    if not 0 < sinks <= SINKS_MAX or window < 1:
+        raise ConfigError(f"sinks {sinks} and window {window}, expected 1…{SINKS_MAX} and 1…")
+    if config.windows:
+        raise ConfigError(f"sinks: the {config.architecture} model has a window of its own")
+    if sinks + window > config.context_max:
+        raise ConfigError(
+            f"{sinks} sinks and a window of {window} are more than the {config.context_max} "
+            "positions that the model can be used for"
+        )
+    windows = (window,) * config.layers
+    return replace(config, windows=windows, sinks=sinks, context_max=_STREAM_MAX)
 
 
 def _family(values: Entries) -> Family:

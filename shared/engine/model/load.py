@@ -18,6 +18,7 @@ from firstlight.shared.engine.model.config import (
     config_from_gguf,
     config_from_json,
     with_eos,
+    with_sinks,
 )
 from firstlight.shared.engine.model.entries import Entries
 from firstlight.shared.engine.model.native import FORMATS, NativeModel, native_fits
@@ -92,13 +93,20 @@ class LoadedModel:
 
 
 def load_model(
-    path: Path, *, weights: str = "auto", kernels: str = "auto", threads: int = 1
+    path: Path,
+    *,
+    weights: str = "auto",
+    kernels: str = "auto",
+    threads: int = 1,
+    window: int = 0,
+    sinks: int = 0,
 ) -> LoadedModel:
     """Load a GGUF file, or a folder with `config.json` and safetensors.
 
     `auto` kernels are those in C++ if they were built, this machine runs them and the model's shape
     fits them; else torch's. Sets torch's number of threads for the whole process, since it is part
-    of the numerics class of torch's kernels.
+    of the numerics class of torch's kernels. With `window` and `sinks` rows see the first and the
+    last tokens only (`with_sinks`).
 
     Raises:
         ConfigError: a file is wrong, an architecture unsupported, an option unknown.
@@ -108,6 +116,8 @@ def load_model(
         raise ConfigError(f"threads is {threads}, expected 1…{_THREADS_MAX}")
     torch.set_num_threads(threads)
     name, config, source = open_model(path)
+    if window or sinks:
+        config = with_sinks(config, window, sinks)
     transformer = place(config, source, weights=weights, kernels=kernels, threads=threads)
     digest = source.digest()
     shape = replace(config, eos_ids=())

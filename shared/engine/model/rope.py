@@ -97,11 +97,11 @@ def frequencies(theta: float, head_dim: int, scaling: RopeScaling | None) -> NDA
     plain: NDArray[np.float64] = theta ** -(np.arange(0, head_dim, 2) / head_dim)
     if scaling is None:
         return plain
-    slow = plain / scaling.factor
+    slow: NDArray[np.float64] = plain / scaling.factor
     if scaling.kind == "linear":
         return slow
     if scaling.kind == "divisors":
-        return plain / np.array(scaling.divisors)
+        return np.asarray(plain / np.array(scaling.divisors))
     if scaling.kind == "llama3":
         turns = scaling.trained * plain / (2 * pi)
         kept = np.clip((turns - scaling.low) / (scaling.high - scaling.low), 0.0, 1.0)

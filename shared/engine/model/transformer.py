@@ -143,8 +143,11 @@ class Transformer:
             q = kernels.rms_norm(q, layer.qk_norms[0], config.rms_eps)
             k = kernels.rms_norm(k, layer.qk_norms[1], config.rms_eps)
             rows = torch.cat((q, k, v), 1)
+        if config.sinks:
+            rows = torch.cat((rows, rows[:, : config.heads]), 1)
         rows = kernels.rotate(rows, step.cosine, step.sine)
-        fresh = rows[:, config.heads :].reshape(-1, config.head_dim)
+        end = config.heads + 2 * config.kv_heads
+        fresh = rows[:, config.heads : end].reshape(-1, config.head_dim)
         fresh = fresh.nan_to_num(0.0, _FINITE, -_FINITE)  # a masked weight of 0 does not undo NaN
         pages.view(-1, config.head_dim).index_copy_(0, step.write_index, fresh)
         return step.attention[layer.heads](rows, pages)
@@ -152,14 +155,15 @@ class Transformer:
     def _plan(self, batch: StepBatch, kv: KvStorage) -> _Step:
         """Rotary tables [n, q + k + v heads, head_dim] (values turn by an angle of 0, which is
         exact)."""
-        heads = self._heads
-        angles = batch.positions.double()[:, None] * self._frequencies
-        count, turned = angles.shape[0], heads.heads + heads.kv_heads
-        cosine = torch.ones(count, turned + heads.kv_heads, heads.head_dim)
+        heads, sinks = self._heads, self._config.sinks
+        count, turned = batch.positions.shape[0], heads.heads + heads.kv_heads
+        wide = turned + heads.kv_heads
+        cosine = torch.ones(count, wide + (heads.heads if sinks else 0), heads.head_dim)
         sine = torch.zeros_like(cosine)
-        cos, sin = (part.mul_(self._magnitude).float() for part in (angles.cos(), angles.sin()))
-        cosine[:, :turned] = torch.cat((cos, cos), 1)[:, None]
-        sine[:, :turned] = torch.cat((-sin, sin), 1)[:, None]
+        cosine[:, :turned], sine[:, :turned] = self._turns(batch.positions)
+        if sinks:
+            last = sinks + min(self._config.windows) - 1
+            cosine[:, wide:], sine[:, wide:] = self._turns(batch.positions.clamp(max=last))
 
         block, offset = batch.slots // BLOCK_ROWS, batch.slots % BLOCK_ROWS
         head = torch.arange(heads.kv_heads)
@@ -171,6 +175,12 @@ class Transformer:
             for seen in {layer.heads: None for layer in self._layers}
         }
         return _Step(cosine, sine, write, plans)
+
+    def _turns(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines [n, 1, head_dim] of queries and keys at these positions."""
+        angles = positions.double()[:, None] * self._frequencies
+        cos, sin = (part.mul_(self._magnitude).float() for part in (angles.cos(), angles.sin()))
+        return torch.cat((cos, cos), 1)[:, None], torch.cat((-sin, sin), 1)[:, None]
 
     def _check(self, batch: StepBatch, kv: KvStorage) -> None:
         rows = batch.ids.shape[0]
