@@ -18,7 +18,7 @@ from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import CapacityError, RequestError
 from firstlight.shared.liveness import Lost
 from firstlight.shared.retry import Life
-from firstlight.shared.routing.choose import ROUTE_MIN, SHED, Wanted, choose, region_of
+from firstlight.shared.routing.choose import ROUTE_MIN, SHED, WAIT_MS, Wanted, choose, region_of
 from firstlight.shared.routing.cost import CoreState
 from firstlight.shared.routing.ejection import CLEAN, Ejection
 from firstlight.shared.routing.prefixes import SentPrefixes
@@ -134,8 +134,8 @@ class CoreRouter:
     ) -> tuple[Route, dict[str, int]]:
         """The route, and the prompt tokens that cores should have.
 
-        The region that is drawn is looked at first, and mostly alone; of very many cores in it
-        those that this edge sent the prefix to, and some at random.
+        The region that is drawn is looked at first, and alone unless requests wait there; of very
+        many cores in it those that this edge sent the prefix to, and some at random.
         """
         region, wanted = region_of(wanted, self._rng)
         near = [link for link in links if link.info.region == region]
@@ -145,9 +145,16 @@ class CoreRouter:
             near = [*(link for link in near if link.info.node in sent and link not in some), *some]
         if len(links) > len(near) >= ROUTE_MIN and wanted.numerics_class is None:
             route, resident = self._route_among(wanted, near, hashes, now)
-            if route.candidates and route.candidates[0].reason == "cold":
-                return route, resident
+            if route.candidates and (first := route.candidates[0]).reason == "cold":
+                if first.cost.queue_ms <= WAIT_MS:
+                    return route, resident
+                links = [*near, *self._elsewhere(region, links)]
         return self._route_among(wanted, links, hashes, now)
+
+    def _elsewhere(self, region: str | None, links: Sequence[CoreLink]) -> list[CoreLink]:
+        """Links to other regions, in case the wait is shorter there; some of very many."""
+        far = [link for link in links if link.info.region != region]
+        return far if len(far) <= LOOKED_AT_MAX else self._rng.sample(far, LOOKED_AT_MAX)
 
     def _route_among(
         self, wanted: Wanted, links: Sequence[CoreLink], hashes: Sequence[bytes], now: float

@@ -66,10 +66,10 @@ def kv_namespace(*parts: str) -> str:
     return blake2b(_prefixed(*(part.encode() for part in parts)), digest_size=8).hexdigest()
 
 
-def checkpoints(blocks: int) -> list[int]:
+def checkpoints(blocks: int, every: int = CHECKPOINT_BLOCKS) -> list[int]:
     """Indices of those of the first `blocks` blocks that stand for all before them, ascending."""
-    marks = list(range(CHECKPOINT_BLOCKS - 1, blocks, CHECKPOINT_BLOCKS))
-    return marks if blocks == 0 or blocks % CHECKPOINT_BLOCKS == 0 else [*marks, blocks - 1]
+    marks = list(range(every - 1, blocks, every))
+    return marks if blocks % every == 0 else [*marks, blocks - 1]
 
 
 def blocks_for(tokens: int, block_tokens: int = BLOCK_TOKENS) -> int:

@@ -20,6 +20,7 @@ from firstlight.shared.engine.plan import EngineConfig
 from firstlight.shared.engine.scheduler import Scheduler, Work
 from firstlight.shared.engine.sequence import Counted, Sequence
 from firstlight.shared.engine.steptable import StepTable
+from firstlight.shared.routing.sketch import HotPrefixes
 from firstlight.shared.types import Load, Request, Sampling
 
 STRETCH_STEPS_MAX = 4096
@@ -100,6 +101,7 @@ class Core:
 
     def _restart(self) -> None:
         spec, config = self.spec, self._config
+        self._hot = HotPrefixes(spec.block_tokens)
         self._kv = KvManager(config.blocks, config.host_blocks, block_tokens=spec.block_tokens)
         self._copy_ms = spec.table.block_copy_ms * spec.block_tokens / 16
         self._scheduler = Scheduler(config, self._kv, block_copy_ms=self._copy_ms or inf)
@@ -186,6 +188,11 @@ class Core:
         """Leading prompt tokens that are here, in either tier."""
         return self._kv.leading(hashes, prompt_tokens) * self.spec.block_tokens
 
+    @property
+    def sketch(self) -> bytes:
+        """Which prefixes are here, roughly."""
+        return self._hot.sketch
+
     def land(self, hashes: Many[bytes]) -> None:
         """KV of a prefix came from elsewhere; what has room is cached, the beginning first."""
         size, table = self.spec.block_tokens, list[int]()
@@ -195,6 +202,7 @@ class Core:
                 break
             self._kv.publish(table, index, hashes[index])
         self._kv.release(table)
+        self._hot.touch(hashes)
 
     def load_at(self, at_s: float) -> Load:
         """What it would have said of itself at that time."""
@@ -298,6 +306,7 @@ class Core:
         self._publish(sequence)
         if not sequence.reported:
             sequence.reported = True
+            self._hot.touch(sequence.hashes[: sequence.published])
             self._told.append(First(sequence.id, end_s, sequence.cached_tokens or 0))
         if sequence.known >= sequence.end:
             self._scheduler.remove(sequence.id)

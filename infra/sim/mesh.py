@@ -41,6 +41,9 @@ class Mesh:
         self.setup = setup
         self.regions = setup.matrix.regions
         self.spill = Spill()
+        self.sketches: tuple[bytes, ...] = ()
+        """By server: what edges have heard of its hot prefixes."""
+        self._sketches_next: tuple[bytes, ...] = ()
         self._work: deque[tuple[int, float]] = deque()
         """(origin, seconds of work) of what came in lately."""
         self._arrived_s: deque[float] = deque()
@@ -71,7 +74,9 @@ class Mesh:
         self._arrived_s.append(asked.at_s)
 
     def tick(self, servers: Sequence[Server], now: float) -> None:
-        """One step of the rule."""
+        """One step of the rule. Sketches go through load balancers: they are known a second late."""
+        self.sketches = self._sketches_next
+        self._sketches_next = tuple(one.core.sketch if one.alive else b"" for one in servers)
         while self._arrived_s and self._arrived_s[0] < now - DEMAND_S:
             self._arrived_s.popleft()
             self._work.popleft()

@@ -10,12 +10,13 @@ from random import Random
 from firstlight.infra.sim.mesh import Mesh
 from firstlight.infra.sim.moves import MOVED_TOKEN_BYTES, NEAR_BYTES_PER_S
 from firstlight.infra.sim.policies.policy import Ask, Pick, Policy, Seen
-from firstlight.shared.blocks import BLOCK_TOKENS
+from firstlight.shared.blocks import BLOCK_TOKENS, CHECKPOINT_BLOCKS
 from firstlight.shared.routing.choose import SHED, Wanted, choose
 from firstlight.shared.routing.cost import CoreState
 from firstlight.shared.routing.ejection import CLEAN, Ejection, Mark
 from firstlight.shared.routing.fetch import Source, Way
 from firstlight.shared.routing.prefixes import BLOCKS_MAX, SentPrefixes
+from firstlight.shared.routing.sketch import held_tokens, probes_of
 
 BLOCK_MS = BLOCK_TOKENS * MOVED_TOKEN_BYTES / NEAR_BYTES_PER_S * 1000
 """Of a block on its way between cores of a region."""
@@ -33,7 +34,8 @@ class Firstlight(Policy):
         self._mesh = mesh
         spec = mesh.setup.spec
         self._size = spec.block_tokens
-        blocks_max = BLOCKS_MAX * 16 // spec.block_tokens
+        # Of real blocks every eighth is remembered.
+        blocks_max = BLOCKS_MAX * CHECKPOINT_BLOCKS * BLOCK_TOKENS // spec.block_tokens
         self._sent = SentPrefixes(blocks_max=blocks_max, block_tokens=spec.block_tokens)
         self._ejection = Ejection()
         self._expected: dict[int, int] = {}
@@ -43,7 +45,7 @@ class Firstlight(Policy):
         """As `edge_node.route` does it."""
         now = ask.now_s
         hashes = self._mesh.names(ask.blocks, ask.prompt_tokens)
-        resident = self._sent.resident(hashes, now)
+        resident = self._resident(hashes, now)
         states = self._states(seen, resident, now)
         wanted = Wanted(
             home=self._mesh.regions[ask.origin],
@@ -65,6 +67,15 @@ class Firstlight(Policy):
             reason=f"{best.ttft_ms:.0f} ms, {best.reason}, {route.reason}",
             fetch_from=_holder(best.core, seen, resident) if fetches else None,
         )
+
+    def _resident(self, hashes: Sequence[bytes], now: float) -> dict[str, int]:
+        """By what was sent there, or by their own word."""
+        resident, probes = self._sent.resident(hashes, now), probes_of(hashes, self._size)
+        for server, sketch in enumerate(self._mesh.sketches):
+            held = held_tokens(sketch, probes)
+            if held > resident.get(str(server), 0):
+                resident[str(server)] = held
+        return resident
 
     def _traffic(self, hashes: Sequence[bytes], resident: dict[str, int], now: float) -> float:
         most = max(resident.values(), default=0)

@@ -44,6 +44,10 @@ OLD_S = 1.5
 DEAD_S = 5.0
 """A core whose last word is older is used only when no other is there."""
 TIE = 0.05
+WAIT_MS = 50.0
+SOONER = 0.2
+"""Where a request would wait longer than this, and than the way to another region is longer, that
+region is taken if the first token is sooner there by this share."""
 CANDIDATES_MAX = 16
 SAMPLED = 3
 MANY = 64
@@ -151,16 +155,38 @@ def _in_region(states: Sequence[CoreState], wanted: Wanted, drawn: str, rng: Ran
     )
     region, weighed, exact = _first_region(cores.usable, regions, wanted.numerics_class)
     picked = _rank(_sample(weighed, wanted, rng), wanted, rng)
+    reason = _why_region(region, drawn, wanted)
+    if wanted.numerics_class is None and (there := _sooner(states, wanted, picked[0], rng)):
+        picked = [*there[:1], *picked]
+        reason = f"region {there[0].region}: sooner than in {region} by its wait"
     more = max(NEXT_MIN, ROUTE_MIN - len(picked))
     taken = {candidate.core for candidate in picked}
     rest = _rest(cores.usable, regions, wanted, taken, more)
     last = _least_loaded(cores.unusable, wanted, more - len(rest))
-    reason = _why_region(region, drawn, wanted)
     if wanted.numerics_class is not None:
         reason += ", same numerics class" if exact else ", other numerics class"
     if panic:
         reason += ", panic: most cores are ejected"
     return Route((*picked, *rest, *last), reason, panic=panic)
+
+
+def _sooner(
+    states: Sequence[CoreState], wanted: Wanted, first: Candidate, rng: Random
+) -> list[Candidate]:
+    """Cores of other regions, best first, if what waits at our first is longer than the way there
+    and the best of them is sooner by `SOONER`; else none."""
+    regions: dict[str, list[CoreState]] = {}
+    for state in states:
+        longer_ms = max(WAIT_MS, state.rtt_ms - first.cost.rtt_ms)
+        if state.region != first.region and longer_ms < first.cost.queue_ms:
+            regions.setdefault(state.region, []).append(state)
+    cores = _sort_out([s for there in regions.values() for s in _few(there, wanted, rng)], wanted)
+    there = [item for here in cores.usable.values() for item in _sample(here, wanted, rng)]
+    picked = _rank(there, wanted, rng) if there else []
+    if picked and picked[0].reason == "cold":
+        if picked[0].ttft_ms < first.ttft_ms * (1.0 - SOONER):
+            return picked
+    return []
 
 
 def _shed(states: Sequence[CoreState], wanted: Wanted, rng: Random) -> Route:

@@ -4,12 +4,15 @@ A core's cache is not asked; an edge knows what it sent there itself. An entry i
 from the moment a request is routed (so the next decision sees it), and holds for 10 minutes once
 the first commit says that the prompt was computed. That commit also says how many prompt tokens the
 core found, which corrects how far this core is believed.
+
+Of a prompt every eighth block is remembered, and its last: whoever has one has all before it. So
+65,536 of them are eight million tokens, what twenty cores hold.
 """
 
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from firstlight.shared.blocks import BLOCK_TOKENS, checkpoints
+from firstlight.shared.blocks import BLOCK_TOKENS, CHECKPOINT_BLOCKS, checkpoints
 from firstlight.shared.estimate import DecayingSum
 
 GUESSED_S = 2.0
@@ -28,8 +31,11 @@ class SentPrefixes:
     """Block hash → cores that should have it, until when; the longest unused is dropped first."""
 
     def __init__(self, *, blocks_max: int = BLOCKS_MAX, block_tokens: int = BLOCK_TOKENS) -> None:
-        """`block_tokens`: of the blocks that it is told of; a simulation's are coarser."""
+        """`blocks_max`: remembered ones. `block_tokens`: of the blocks that it is told of; a
+        simulation's are coarser, and all of them are remembered."""
         self._blocks_max, self._block_tokens = blocks_max, block_tokens
+        self._every = max(1, CHECKPOINT_BLOCKS * BLOCK_TOKENS // block_tokens)
+        """Of so many blocks one is remembered."""
         self._until: OrderedDict[bytes, dict[str, float]] = OrderedDict()
         self._belief: OrderedDict[str, float] = OrderedDict()
         self._all = DecayingSum(TRAFFIC_HALF_LIFE_S)
@@ -42,15 +48,16 @@ class SentPrefixes:
     def resident(self, hashes: Sequence[bytes], now: float) -> dict[str, int]:
         """Prompt tokens that each core should have cached, of a prompt with these block hashes."""
         blocks: dict[str, int] = {}
-        first = len(self._until.get(hashes[0], ())) if hashes else 0
+        marks = self._marks(hashes)
+        first = len(self._until.get(hashes[marks[0]], ())) if marks else 0
         # Whoever has a block has all before it. So the deepest is looked for first: most often all
         # that have anything are found there.
-        for depth in range(len(hashes), 0, -1):
+        for mark in reversed(marks):
             if len(blocks) == first:
                 break
-            for core, until in self._until.get(hashes[depth - 1], _NOBODY).items():
+            for core, until in self._until.get(hashes[mark], _NOBODY).items():
                 if until > now and core not in blocks:
-                    blocks[core] = depth
+                    blocks[core] = mark + 1
         return {
             core: int(depth * self._block_tokens * self._belief.get(core, 1.0))
             for core, depth in blocks.items()
@@ -79,7 +86,7 @@ class SentPrefixes:
 
     def withdraw(self, core: str, hashes: Sequence[bytes], now: float) -> None:
         """It was not sent after all: take back what `sent` said at `now`, and no more."""
-        for block in hashes[: self._blocks_max]:
+        for block in (hashes[mark] for mark in self._marks(hashes)):
             cores = self._until.get(block, {})
             if cores.get(core) == now + GUESSED_S:
                 del cores[core]
@@ -116,9 +123,13 @@ class SentPrefixes:
             if not self._until[block]:
                 del self._until[block]
 
+    def _marks(self, hashes: Sequence[bytes]) -> list[int]:
+        """Indices of the blocks that stand for a prompt."""
+        return checkpoints(len(hashes), self._every)[: self._blocks_max]
+
     def _put(self, core: str, hashes: Sequence[bytes], until: float, now: float) -> None:
         # Deepest first, so that of one prompt the first blocks are the last to be dropped.
-        for block in reversed(hashes[: self._blocks_max]):
+        for block in (hashes[mark] for mark in reversed(self._marks(hashes))):
             cores = self._until.setdefault(block, {})
             if core not in cores:  # else there are no more than before
                 for gone in [name for name, end in cores.items() if end <= now]:

@@ -4,29 +4,45 @@ It travels in reports, so that edges can send a prompt to where its prefix is. I
 is not hot is not in it, what was evicted since still is, and of the rest a hit is wrong once in
 about 400 times when it is full (k = 4, 16 bits an entry). A wrong one costs a recompute. Block
 hashes are uniform already, so their own bytes are the hash functions.
+
+A chain is marked where it is 128, 256 and 512 tokens long, then at every 1,024, and at its end: a
+prompt of 12,000 has 15 marks at most, so 512 are the last 34 of those, what a core with 80 GB has
+memory for beside an 8B model. At most 1,023 tokens of a shared beginning are not told.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from struct import unpack_from
 
-from firstlight.shared.blocks import BLOCK_TOKENS, HASH_BYTES, checkpoints
+from firstlight.shared.blocks import BLOCK_TOKENS, HASH_BYTES
 
 SKETCH_BYTES = 1024
 CHECKPOINTS_MAX = 512
+MARKS_TOKENS = (128, 256, 512)
+MARK_TOKENS = 1024
 _BITS = SKETCH_BYTES * 8
+
+
+def marks(blocks: int, block_tokens: int = BLOCK_TOKENS) -> list[int]:
+    """Indices of those of the first `blocks` blocks that a sketch has, ascending."""
+    tokens = [*MARKS_TOKENS, *range(MARK_TOKENS, blocks * block_tokens + 1, MARK_TOKENS)]
+    found = [one // block_tokens - 1 for one in tokens if one % block_tokens == 0]
+    found = [index for index in found if index < blocks]
+    return found if not blocks or found[-1:] == [blocks - 1] else [*found, blocks - 1]
 
 
 class HotPrefixes:
     """Checkpoints of the chains that a core used last; the longest unused goes first."""
 
-    def __init__(self) -> None:
+    def __init__(self, block_tokens: int = BLOCK_TOKENS) -> None:
+        """`block_tokens`: of the blocks that it is told of; a simulation's are coarser."""
+        self._block_tokens = block_tokens
         self._hot: OrderedDict[bytes, None] = OrderedDict()
         self._sketch: bytes | None = b""
 
     def touch(self, hashes: Sequence[bytes]) -> None:
         """A chain, from its first block on, is here."""
-        for index in reversed(checkpoints(len(hashes))):  # first blocks are the last to be dropped
+        for index in reversed(marks(len(hashes), self._block_tokens)):  # the first go last
             self._hot[hashes[index]] = None
             self._hot.move_to_end(hashes[index])
         while len(self._hot) > CHECKPOINTS_MAX:
@@ -54,14 +70,14 @@ Probes = list[tuple[int, list[tuple[int, int]]]]
 """Of each checkpoint of a prompt: its tokens, and the bytes and bits that a sketch must have."""
 
 
-def probes_of(hashes: Sequence[bytes]) -> Probes:
+def probes_of(hashes: Sequence[bytes], block_tokens: int = BLOCK_TOKENS) -> Probes:
     """What to look for in every core's sketch, worked out once a request."""
     return [
         (
-            (index + 1) * BLOCK_TOKENS,
+            (index + 1) * block_tokens,
             [(place >> 3, 1 << (place & 7)) for place in _places(hashes[index])],
         )
-        for index in checkpoints(len(hashes))
+        for index in marks(len(hashes), block_tokens)
     ]
 
 

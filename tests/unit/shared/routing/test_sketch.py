@@ -5,6 +5,7 @@ from firstlight.shared.routing.sketch import (
     CHECKPOINTS_MAX,
     SKETCH_BYTES,
     HotPrefixes,
+    marks,
     sketched_tokens,
 )
 
@@ -21,12 +22,24 @@ def test_nothing_hot_is_an_empty_sketch_and_holds_nothing() -> None:
 
 def test_a_chain_is_known_up_to_its_last_checkpoint_and_by_its_own_end() -> None:
     hot = HotPrefixes()
-    hot.touch(chain(0, 20))
+    hot.touch(chain(0, 140))
     assert len(hot.sketch) == SKETCH_BYTES
-    assert sketched_tokens(hot.sketch, chain(0, 20)) == 320
-    assert sketched_tokens(hot.sketch, chain(0, 30)) == 256
+    assert sketched_tokens(hot.sketch, chain(0, 140)) == 140 * 16
+    assert sketched_tokens(hot.sketch, chain(0, 150)) == 2048
+    assert sketched_tokens(hot.sketch, chain(0, 100)) == 1024
     assert sketched_tokens(hot.sketch, chain(0, 12)) == 128
-    assert sketched_tokens(hot.sketch, chain(1, 20)) == 0
+    assert sketched_tokens(hot.sketch, chain(1, 140)) == 0
+
+
+def test_a_prompt_of_twelve_thousand_tokens_has_fifteen_marks() -> None:
+    assert len(marks(750)) == 15
+    assert marks(70) == [7, 15, 31, 63, 69]
+    assert marks(0) == []
+    assert marks(5) == [4]
+
+
+def test_blocks_of_five_hundred_and_twelve_are_marked_at_the_same_lengths() -> None:
+    assert [(mark + 1) * 512 for mark in marks(9, 512)] == [512, 1024, 2048, 3072, 4096, 4608]
 
 
 def test_a_flush_empties_it() -> None:
