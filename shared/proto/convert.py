@@ -271,7 +271,7 @@ def from_load(message: core_pb2.Load) -> Load:
     step_ms = tuple([(item.rows, item.ms) for item in message.step_ms])
     # Of a thousand nodes a second: all at once, and one by one only to name what is wrong.
     amounts = (kv_used_share, prefill_ms, queued_ms, token_ms, pair_ms, share)
-    if not all([0.0 <= one < inf for one in (*amounts, *[ms for _, ms in step_ms])]):
+    if not all(0.0 <= one < inf for one in (*amounts, *[ms for _, ms in step_ms])):
         _name_wrong(message)
     return Load(
         message.running,

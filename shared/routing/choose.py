@@ -183,10 +183,8 @@ def _sooner(
     cores = _sort_out([s for there in regions.values() for s in _few(there, wanted, rng)], wanted)
     there = [item for here in cores.usable.values() for item in _sample(here, wanted, rng)]
     picked = _rank(there, wanted, rng) if there else []
-    if picked and picked[0].reason == "cold":
-        if picked[0].ttft_ms < first.ttft_ms * (1.0 - SOONER):
-            return picked
-    return []
+    most_ms = first.ttft_ms * (1.0 - SOONER)
+    return picked if picked and picked[0].reason == "cold" and picked[0].ttft_ms < most_ms else []
 
 
 def _shed(states: Sequence[CoreState], wanted: Wanted, rng: Random) -> Route:

@@ -1,7 +1,7 @@
 """Which prefixes a core is expected to hold, for how long, and how far it is believed."""
 
-from firstlight.shared.blocks import CHECKPOINT_BLOCKS
 from firstlight.shared.blocks import BLOCK_TOKENS as FINE_TOKENS
+from firstlight.shared.blocks import CHECKPOINT_BLOCKS
 from firstlight.shared.routing.prefixes import SentPrefixes
 
 BLOCK_TOKENS = CHECKPOINT_BLOCKS * FINE_TOKENS
