@@ -20,6 +20,9 @@ _OUTLIER = 3.0
 _STEEPNESS_MIN = 0.25
 """However flat it was so far: the knee may come."""
 
+_Curve = tuple[list[int], list[float]]
+"""Rows, ascending, and times that never fall."""
+
 
 class StepTimes:
     """Step time in ms by rows, of steps that only sample; and what prefill adds to it."""
@@ -28,21 +31,27 @@ class StepTimes:
         self, table: tuple[tuple[int, float], ...] = (), prefill: PrefillTimes | None = None
     ) -> None:
         self._ms: dict[int, float] = dict(table)
+        self._curve: _Curve | None = None
+        """Of `_ms`; None: to be drawn anew."""
+        self._table: tuple[tuple[int, float], ...] | None = None
         self.prefill = prefill or PrefillTimes()
         """What prompt tokens add."""
 
     @property
     def table(self) -> tuple[tuple[int, float], ...]:
         """(rows, ms) measured so far of steps that only sample, rows ascending."""
-        return tuple(sorted(self._ms.items()))
+        if self._table is None:
+            self._table = tuple(sorted(self._ms.items()))
+        return self._table
 
     def observe(self, rows: int, ms: float) -> None:
         """A step of `rows` sampled rows and nothing else took `ms`."""
-        _note(self._ms, rows, (ms,))
+        self.observe_each(rows, (ms,))
 
     def observe_each(self, rows: int, times_ms: Iterable[float]) -> None:
         """Steps of `rows` sampled rows took these times, one after the other."""
         _note(self._ms, rows, times_ms)
+        self._curve = self._table = None
 
     def observe_prefill(self, tokens: int, looked_at: int, rows: int, ms: float) -> None:
         """A step took `ms` with `tokens` prefill tokens, which looked at `looked_at` tokens, beside
@@ -52,7 +61,12 @@ class StepTimes:
 
     def ms(self, rows: int) -> float:
         """Expected time of a step; never falls as rows grow. Rows must be at least 1."""
-        return _expected(self._ms, rows)
+        if not self._ms:
+            return _assumed(rows)
+        if self._curve is None:
+            known = sorted(self._ms)
+            self._curve = known, list(accumulate((self._ms[size] for size in known), max))
+        return _expected(self._curve, rows)
 
 
 def _note(table: dict[int, float], rows: int, times_ms: Iterable[float]) -> None:
@@ -68,11 +82,8 @@ def _note(table: dict[int, float], rows: int, times_ms: Iterable[float]) -> None
         table[bucket] = held
 
 
-def _expected(table: dict[int, float], rows: int) -> float:
-    if not table:
-        return _assumed(rows)
-    known = sorted(table)
-    times = list(accumulate((table[size] for size in known), max))
+def _expected(curve: _Curve, rows: int) -> float:
+    known, times = curve
     place = bisect_left(known, rows)
     if place == 0:
         return times[0] * _assumed(rows) / _assumed(known[0])
