@@ -54,3 +54,11 @@ def test_prefill_counts_a_little_even_where_decodes_explain_it_all():
     times = StepTimes(((2, 30.0),))
     times.observe_prefill(10, 55, 2, 20.0)
     assert times.prefill.ms_per_token == pytest.approx(0.2)
+
+
+def test_what_is_measured_after_a_reading_counts_in_the_next():
+    times = StepTimes()
+    times.observe(4, 10.0)
+    assert (times.ms(4), times.table) == (10.0, ((4, 10.0),))
+    times.observe_each(8, (12.0, 12.0))
+    assert (times.ms(8), times.table) == (12.0, ((4, 10.0), (8, 12.0)))

@@ -337,3 +337,29 @@ def test_a_prefix_of_most_requests_ends_its_credit_above_the_mean_load() -> None
     assert picks(states) == {"warm": 300}
     assert picks(states, replace(WANTED, prefix_traffic=0.8))["warm"] < 150
     assert picks(states, replace(WANTED, prefix_traffic=0.3)) == {"warm": 300}
+
+
+def test_where_the_drawn_region_is_gone_the_longest_prefix_of_the_nearest_large_one_is_found() -> (
+    None
+):
+    near = [core(f"n{number}", "par", rtt_ms=20, running=number % 5) for number in range(300)]
+    far = [core(f"f{number}", "tok", rtt_ms=200) for number in range(300)]
+    wanted = replace(WANTED, prefixes={"n77": 80, "f5": 99})
+    for seed in range(50):
+        route = choose([*far, *near], wanted, Random(seed))
+        assert {candidate.region for candidate in route.candidates} == {"par"}
+        assert "n77" in names(route)
+
+
+def test_where_the_drawn_region_is_gone_the_few_usable_of_the_nearest_large_one_are_found() -> None:
+    near = [core(f"n{number}", "par", rtt_ms=20, running=10) for number in range(300)]
+    near[7] = core("n7", "par", rtt_ms=20)
+    far = [core(f"f{number}", "tok", rtt_ms=200) for number in range(300)]
+    assert picks([*far, *near], trials=50) == {"n7": 50}
+
+
+def test_where_most_of_the_drawn_region_is_full_its_last_free_core_is_found_before_others() -> None:
+    here = [core(f"h{number}", running=10) for number in range(300)]
+    here[7] = core("h7")
+    far = [core(f"f{number}", "tok", rtt_ms=200) for number in range(300)]
+    assert picks([*far, *here], trials=50) == {"h7": 50}
