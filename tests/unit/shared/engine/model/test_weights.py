@@ -10,6 +10,7 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from numpy.typing import NDArray
 
 from firstlight.shared.engine.model.config import config_from_gguf
+from firstlight.shared.engine.model.rope import frequencies
 from firstlight.shared.engine.model.weights import expected_shapes, weights_from_gguf
 from firstlight.shared.errors import ConfigError
 from firstlight.shared.model_files import read_gguf
@@ -171,3 +172,29 @@ def test_a_tensor_of_another_shape_than_declared_is_refused_unread(tmp_path: Pat
     path.unlink()  # whatever is said now is said without the data
     with pytest.raises(ConfigError, match=r"'blk\.0\.ffn_down\.weight' is \[256, 256\]"):
         weights_from_gguf(file, config_from_gguf(file))
+
+
+@pytest.mark.parametrize(
+    ("values", "wrong"),
+    [
+        ([1.0, 2.0, 4.0, 8.0] * 8, None),
+        ([1.0] * 31, "31 rotary divisors"),
+        ([1.0] * 31 + [0.0], "not above zero"),
+        ([1.0] * 31 + [float("nan")], "not above zero"),
+    ],
+)
+def test_frequencies_of_rotary_embedding_may_be_divided_beforehand(values, wrong, tmp_path):
+    tensors = {
+        f"{THEIRS[name]}.weight": (np.ones(shape, np.float32).view(np.uint8), "F32")
+        for name, shape in SHAPES.items()
+    }
+    tensors["rope_freqs.weight"] = (np.array(values, np.float32).view(np.uint8), "F32")
+    file = read_gguf(write(tmp_path / "m.gguf", tensors))
+    if wrong:
+        with pytest.raises(ConfigError, match=wrong):
+            config_from_gguf(file)
+        return
+    found = config_from_gguf(file)
+    turns = frequencies(found.rope_theta, found.head_dim, found.rope_scaling)
+    plain = frequencies(found.rope_theta, found.head_dim, None)
+    assert turns == pytest.approx(plain / np.array(values))
