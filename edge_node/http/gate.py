@@ -19,6 +19,7 @@ DISCONNECT = {"type": "http.disconnect"}
 DISCARD_BYTES_MAX = 1024 * 1024
 _DISCARD_S = 1.0
 """For the last that is read from a client, or told one, that will not be served."""
+_BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})
 _WATCH_SHARE = 0.25
 """Of the stall timeout: how often it is looked for."""
 
@@ -56,12 +57,14 @@ class TcpGate:
                 "the server is going away" if self.draining else "too many requests are in work"
             )
             await request.answer(503, reason, retry_after_s=1)
+            await request.read_on(scope)
             return
         self._running[task] = request
         self._watch_on()
         try:
             if not await request.refused_as_declared(scope):
                 await self._app(self._scope(scope), request.receive, request.send)
+                await request.read_on(scope)
         except asyncio.CancelledError:
             if not request.stalled:
                 raise
@@ -142,6 +145,12 @@ class TcpRequest:
         await self._discard()
         await self._refuse_body()
         return True
+
+    async def read_on(self, scope: Scope) -> None:
+        """Read a little of a body that was answered unread: ending here would reset its stream in
+        HTTP/2, and a client that is still sending may then give up an answer that it has."""
+        if not self._body_ended and not self._refused and scope["method"] not in _BODILESS:
+            await self._discard()
 
     async def receive(self) -> MutableMapping[str, Any]:
         """For the application. A body above the limit is answered with 413, and ends here."""
