@@ -38,8 +38,10 @@ def test_no_two_nodes_share_a_port(plan: MeshPlan, tmp_path: Path) -> None:
     found = [
         re.findall(r"127\.0\.0\.1:(\d+)", path.read_text()) for path in tmp_path.glob("*.yaml")
     ]
-    own = [set(ports) - {"20001"} for ports in found]
-    assert sorted(port for ports in own for port in ports) == sorted(set.union(*own))
+    asked = {"20001", *(str(valkey.port) for valkey in plan.valkeys)}  # of these, others ask
+    own = [sorted(set(ports) - asked) for ports in found]
+    assert len(asked) == 1 + len(plan.valkeys)
+    assert sorted(port for ports in own for port in ports) == sorted({p for o in own for p in o})
 
 
 def test_every_core_finds_the_index_server_of_its_region(plan: MeshPlan, tmp_path: Path) -> None:
