@@ -11,8 +11,10 @@ would one by one; a test holds it to that too. Sans-IO: whoever owns a core tell
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from hashlib import blake2b
 from math import inf
 
+from firstlight.shared.blocks import HASH_BYTES
 from firstlight.shared.drafting.prefilltimes import pairs
 from firstlight.shared.drafting.steptimes import StepTimes
 from firstlight.shared.engine.kv.manager import KvManager
@@ -318,7 +320,8 @@ class Core:
         while sequence.published < until:
             index = sequence.published
             if index == len(sequence.hashes):
-                sequence.hashes.append(f"{sequence.id} {index}".encode())
+                name = f"{sequence.id} {index}".encode()
+                sequence.hashes.append(blake2b(name, digest_size=HASH_BYTES).digest())
             self._kv.publish(sequence.table, index, sequence.hashes[index])
             sequence.published += 1
 

@@ -6,7 +6,10 @@
 2. Leave out cores that do not serve the model or cannot hold the prompt. Ejected cores are left out
    too, unless fewer than half are healthy: then health is not believed (panic).
 3. After a failure prefer cores of the numerics class that the answer began in.
-4. Other regions enter, by round trip, only when no core of the drawn one lives below its hard cap.
+4. Other regions enter, by round trip, when no core of the drawn one lives below its hard cap; and
+   when what waits at its best core is longer than 50 ms and than the way to another region is
+   longer, and the best core there is cold and sooner by a fifth: shares follow ten seconds of
+   demand, a queue grows in one.
 5. Candidates: all such cores of the region up to 16, else 3 at random and one with the longest
    prefix.
 6. Hot: rif/cap above max(0.75, the candidates' 0.84 quantile), KV above 0.85, a word older than
@@ -182,6 +185,7 @@ def _sooner(
             regions.setdefault(state.region, []).append(state)
     cores = _sort_out([s for there in regions.values() for s in _few(there, wanted, rng)], wanted)
     there = [item for here in cores.usable.values() for item in _sample(here, wanted, rng)]
+    there = [item for item in there if item[0] <= HOT_LOAD]
     picked = _rank(there, wanted, rng) if there else []
     most_ms = first.ttft_ms * (1.0 - SOONER)
     return picked if picked and picked[0].reason == "cold" and picked[0].ttft_ms < most_ms else []

@@ -56,6 +56,17 @@ async def test_the_region_is_drawn_by_the_row_that_the_edge_follows() -> None:
         assert link is near
 
 
+async def test_a_queue_at_home_is_left_for_another_region_however_many_are_linked() -> None:
+    rates = {"queued_prefill_tokens": 4000, "prefill_ms_per_token": 1}
+    home, far = [linked(f"h{n}", **rates) for n in range(6)], linked("far", "par")
+    with router(*home, far).place(choice(), far.load_at_s) as (link, assignment):
+        assert link is far
+        assert assignment.route.reason == "region par: sooner than in lon by its wait"
+    idle = linked("idle")
+    with router(*home, idle, far).place(choice(), far.load_at_s) as (link, _):
+        assert link is idle
+
+
 async def test_what_is_shed_is_refused_unless_it_was_taken_in_before() -> None:
     busy = linked("busy", running=7)
     refusing, one = router(busy, row=Row((), 1.0)), choice()

@@ -110,6 +110,52 @@ def test_a_near_region_takes_nothing_while_home_has_room() -> None:
     }
 
 
+def waiting(name: str, tokens: int, region: str = HOME, rtt_ms: float = 5.0) -> CoreState:
+    state = core(name, region, rtt_ms=rtt_ms)
+    return replace(state, load=replace(state.load, queued_prefill_tokens=tokens))
+
+
+def test_a_region_whose_wait_is_longer_than_the_way_yields_to_one_that_is_sooner() -> None:
+    home = [waiting(f"h{n}", 400) for n in range(5)]
+    states = [*home, core("par", "par", rtt_ms=9), core("syd", "syd", rtt_ms=250)]
+    route = choose(states, WANTED, Random(1))
+    assert route.candidates[0].core == "par"
+    assert route.reason == "region par: sooner than in lon by its wait"
+    assert route.candidates[1].region == HOME
+    assert len(set(names(route))) == len(names(route)) >= 5
+    assert picks([*home, states[-1]]) == {"syd": 300}
+
+
+@pytest.mark.parametrize(
+    ("wait_tokens", "other"),
+    [
+        (50, core("par", "par", rtt_ms=9)),
+        (200, core("syd", "syd", rtt_ms=250)),
+        (400, waiting("par", 320, "par", rtt_ms=9)),
+        (400, replace(core("par", "par", rtt_ms=9), age_s=1.6)),
+        (400, core("par", "par", rtt_ms=9, running=8)),
+        (400, core("par", "par", rtt_ms=9, running=10)),
+        (400, core("par", "par", rtt_ms=-1000)),
+        (400, core("par", "par", rtt_ms=nan)),
+    ],
+    ids=["short wait", "long way", "not a fifth", "old", "hot", "full", "liar", "NaN"],
+)
+def test_a_region_keeps_what_is_not_sooner_elsewhere(wait_tokens: int, other: CoreState) -> None:
+    assert picks([waiting("home", wait_tokens), other]) == {"home": 300}
+
+
+def test_failover_in_the_numerics_class_does_not_leave_for_a_shorter_wait() -> None:
+    states = [waiting("home", 400), core("par", "par", rtt_ms=9)]
+    states = [replace(state, numerics_class="x") for state in states]
+    assert picks(states, replace(WANTED, numerics_class="x")) == {"home": 300}
+
+
+def test_a_cached_prefix_keeps_a_prompt_in_a_region_that_waits() -> None:
+    states = [replace(waiting("home", 150), prefix_tokens=90), core("par", "par", rtt_ms=80)]
+    assert picks(states) == {"home": 300}
+    assert picks([waiting("home", 150), states[1]]) == {"par": 300}
+
+
 def test_when_all_are_full_the_reason_says_shed_and_the_route_is_not_empty() -> None:
     route = choose([core("a", running=12), core("b", "par", running=10)], WANTED, Random(1))
     assert route.reason == f"{SHED}: all 2 cores are at their hard cap"
