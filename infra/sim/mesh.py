@@ -74,7 +74,7 @@ class Mesh:
         self._arrived_s.append(asked.at_s)
 
     def tick(self, servers: Sequence[Server], now: float) -> None:
-        """One step of the rule. Sketches go through load balancers, and are a second late."""
+        """One step of the rule. Sketches pass load balancers: they are a second old."""
         self.sketches = self._sketches_next
         self._sketches_next = tuple(one.core.sketch if one.alive else b"" for one in servers)
         while self._arrived_s and self._arrived_s[0] < now - DEMAND_S:
