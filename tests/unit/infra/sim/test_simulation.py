@@ -9,6 +9,8 @@ from typing import ClassVar
 import pytest
 from sim_bed import ONE_REGION, SPEC, asked, mesh
 
+from firstlight.infra.sim.core import Core
+from firstlight.infra.sim.edge import Server
 from firstlight.infra.sim.faults import Fault
 from firstlight.infra.sim.matrix import GORGO
 from firstlight.infra.sim.mesh import Mesh
@@ -211,6 +213,20 @@ def test_our_rule_goes_by_what_it_sent_and_not_by_what_it_cannot_know() -> None:
     assert {rule.pick(replace(later, request=n), seen, Random(n)).server for n in range(9)} == {
         chosen
     }
+
+
+def test_our_rule_hears_of_a_hot_prefix_a_second_or_two_late_and_from_the_core() -> None:
+    known = Mesh(mesh(ONE_REGION, cores=2, edges=1))
+    names = known.names(tuple(range(10)), 5000)
+    cores = [Core(known.setup.spec) for _ in range(2)]
+    servers = [Server(n, 0, core) for n, core in enumerate(cores)]
+    cores[1].land(names)
+    ask = Ask(0, 5000, 350, tuple(range(10)), 1.0, 0, 0)
+    seen = [Seen(n, 0, 10.0, 0, 0, 16, 0, 0.0, 0, 0.02, ((1, 5.0),), 0.1, 0) for n in (0, 1)]
+    for second, expected in ((1, {0, 1}), (2, {1})):
+        known.tick(servers, float(second))
+        picked = {Firstlight(known).pick(ask, seen, Random(n)).server for n in range(20)}
+        assert picked == expected
 
 
 def test_utilisation_and_steps_are_told() -> None:
