@@ -25,7 +25,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from math import inf
+from operator import itemgetter
 from random import Random
+from typing import TypeVar
 
 from firstlight.shared.estimate import quantile
 from firstlight.shared.routing.cost import (
@@ -97,6 +99,8 @@ class Wanted:
 
 Weighed = tuple[float, CoreState]
 """A core behind its load share."""
+_SHARE = itemgetter(0)
+_Item = TypeVar("_Item", CoreState, Weighed)
 
 
 @dataclass(slots=True)
@@ -121,7 +125,8 @@ def choose(states: Sequence[CoreState], wanted: Wanted, rng: Random) -> Route:
         route = _in_region(states, wanted, region, rng)
     if wanted.spill is None:
         return route
-    return replace(route, drawn=region, spill=wanted.spill.fractions)
+    shares = wanted.spill.fractions
+    return Route(route.candidates, route.reason, panic=route.panic, drawn=region, spill=shares)
 
 
 def region_of(wanted: Wanted, rng: Random) -> tuple[str | None, Wanted]:
@@ -132,7 +137,8 @@ def region_of(wanted: Wanted, rng: Random) -> tuple[str | None, Wanted]:
     row = wanted.spill
     if row is None:
         return wanted.home, wanted
-    wanted = replace(wanted, session=wanted.session or rng.randbytes(SESSION_BYTES))
+    if not wanted.session:
+        wanted = replace(wanted, session=rng.randbytes(SESSION_BYTES))
     region = draw(row, wanted.session)
     return region or (None if row.shed > 0.0 else wanted.home), wanted
 
@@ -141,7 +147,7 @@ def _in_region(states: Sequence[CoreState], wanted: Wanted, drawn: str, rng: Ran
     cores = _sort_out(_few([s for s in states if s.region == drawn], wanted, rng), wanted)
     here = len(cores.usable.get(drawn, ()))
     if here < ROUTE_MIN or here < len(cores.ejected) or wanted.numerics_class is not None:
-        cores = _sort_out(states, wanted)
+        cores = _of_all(states, wanted, drawn, rng)
     if not (cores.usable or cores.ejected or cores.unusable):
         return Route((), _why_none(states, wanted))
     panic = _settle_ejected(cores)
@@ -201,16 +207,44 @@ def _shed(states: Sequence[CoreState], wanted: Wanted, rng: Random) -> Route:
     return Route((), f"{SHED}: the share of this origin that no region has room for")
 
 
+def _of_all(states: Sequence[CoreState], wanted: Wanted, drawn: str, rng: Random) -> _Sorted:
+    """Cores of all regions: all of the drawn one, and of others that have many a few, if these are
+    enough to go by."""
+    if wanted.numerics_class is not None or len(states) <= MANY:
+        return _sort_out(states, wanted)
+    regions: dict[str, list[CoreState]] = {}
+    for state in states:
+        regions.setdefault(state.region, []).append(state)
+    looked_at = regions.pop(drawn, [])
+    thinned = [region for region, there in regions.items() if len(there) > MANY]
+    for there in regions.values():
+        looked_at += _few(there, wanted, rng)
+    if not thinned:
+        return _sort_out(states, wanted)
+    cores = _sort_out(looked_at, wanted)
+    if all(len(cores.usable.get(region, ())) >= ROUTE_MIN for region in thinned):
+        return cores
+    return _sort_out(states, wanted)
+
+
 def _few(here: list[CoreState], wanted: Wanted, rng: Random) -> list[CoreState]:
     """Those of many that are worth a look: some at random, and some with a prefix."""
     if len(here) <= MANY:
         return here
-    few = rng.sample(here, LOOKED_AT)
-    seen = {state.core for state in few}
-    have = [state for state in here if state.prefix_tokens or state.core in wanted.prefixes]
+    few = _some(here, LOOKED_AT, rng)
+    seen, prefixes = {state.core for state in few}, wanted.prefixes
+    have = [state for state in here if state.core in prefixes or state.prefix_tokens]
     if len(have) > LOOKED_AT:
-        have = rng.sample(have, LOOKED_AT)
+        have = _some(have, LOOKED_AT, rng)
     return [*few, *(state for state in have if state.core not in seen)]
+
+
+def _some(items: Sequence[_Item], count: int, rng: Random) -> list[_Item]:
+    """So many at random. Quicker than `Random.sample` where they are few among many."""
+    among, draw_one, places = len(items), rng.random, dict[int, None]()
+    while len(places) < count:
+        places[int(draw_one() * among)] = None
+    return [items[place] for place in places]
 
 
 def _sort_out(states: Sequence[CoreState], wanted: Wanted) -> _Sorted:
@@ -280,8 +314,8 @@ def _why_none(states: Sequence[CoreState], wanted: Wanted) -> str:
 def _sample(here: list[Weighed], wanted: Wanted, rng: Random) -> list[Weighed]:
     if len(here) <= CANDIDATES_MAX:
         return list(here)
-    sampled = rng.sample(here, SAMPLED)
-    have = [item for item in here if item[1].prefix_tokens or item[1].core in wanted.prefixes]
+    sampled, prefixes = _some(here, SAMPLED, rng), wanted.prefixes
+    have = [item for item in here if item[1].core in prefixes or item[1].prefix_tokens]
     if have:  # of those that have the longest prefix, the least loaded
         best = min(have, key=lambda item: (-wanted.prefix_tokens(item[1]), item[0]))
         if best not in sampled:
@@ -300,7 +334,7 @@ def _rank(here: list[Weighed], wanted: Wanted, rng: Random) -> list[Candidate]:
     # Shuffled first, so that equals stand in random order after the (stable) sort.
     rng.shuffle(here)
     if any(state.age_s <= OLD_S for _, state in here):
-        here.sort(key=lambda item: item[0])
+        here.sort(key=_SHARE)
     for share, state in here:
         why = _hot(state, share, limit)
         reason = f"hot: {why}" if why else "cold"
@@ -346,7 +380,7 @@ def _rest(
         if len(rest) >= count:
             break
         free = [item for item in usable[region] if item[1].core not in taken]
-        for _, state in nsmallest(count - len(rest), free, key=lambda item: item[0]):
+        for _, state in sorted(free, key=_SHARE)[: count - len(rest)]:
             rest.append(_candidate(state, wanted, "next if others fail"))
     return rest
 
