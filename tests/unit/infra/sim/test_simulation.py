@@ -20,7 +20,9 @@ from firstlight.infra.sim.policies.round_robin import RoundRobin
 from firstlight.infra.sim.rules import Way
 from firstlight.infra.sim.simulation import TRIES_MAX, Run, simulate
 from firstlight.infra.sim.workload import Asked
+from firstlight.shared.engine.sequence import Counted
 from firstlight.shared.errors import ConfigError
+from firstlight.shared.routing.sketch import held_tokens, probes_of
 
 OURS = Way("firstlight").make
 
@@ -227,6 +229,19 @@ def test_our_rule_hears_of_a_hot_prefix_a_second_or_two_late_and_from_the_core()
         known.tick(servers, float(second))
         picked = {Firstlight(known).pick(ask, seen, Random(n)).server for n in range(20)}
         assert picked == expected
+
+
+def test_a_core_tells_of_a_prompt_once_it_is_computed_and_of_none_after_a_kill() -> None:
+    core = Core(SPEC)
+    names = tuple(bytes([n]) * 16 for n in range(4))
+    assert core.open("r", Counted(2100, 2100, names), 5, 0.0) == ""
+    assert core.sketch == b""
+    while core.due_s is not None:
+        at_s = core.due_s
+        core.run(at_s)
+    assert held_tokens(core.sketch, probes_of(names, 512)) == 2048
+    core.kill(at_s)
+    assert core.sketch == b""
 
 
 def test_utilisation_and_steps_are_told() -> None:
