@@ -25,6 +25,11 @@ LABELS = {
     "way",
     "direction",
     "le",
+    "state",
+    "found",
+    "rtt_from",
+    "sla_class",
+    "kind",
 }
 
 

@@ -23,7 +23,13 @@ class Exchange:
         self.messages: list[Any] = [{"type": "http.request", "body": b"", "more_body": False}]
         self.writable = asyncio.Event()
         self.writable.set()
-        scope = {"type": "http", "headers": fields or [], "client": ("::1", "7"), "server": None}
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "headers": fields or [],
+            "client": ("::1", "7"),
+            "server": None,
+        }
         self.task = asyncio.ensure_future(gate(scope, self.receive, self.send))
 
     async def receive(self) -> Any:
