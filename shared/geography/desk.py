@@ -191,7 +191,7 @@ class Desk:
         if already or address is None:
             return None
         client = Client(place=self._place(address), reported=self._agreed(network_of(address)))
-        return redirect_target(rank(self._live(), client), self._node, already=already)
+        return redirect_target(self._live(), client, self._node, already=already)
 
     def _live(self) -> tuple[Edge, ...]:
         now = self._now()

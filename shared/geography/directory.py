@@ -8,7 +8,7 @@ list is the nearest in another failure domain than the first, so that nobody rac
 together.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -83,23 +83,30 @@ def rank(edges: Iterable[Edge], client: Client) -> tuple[Ranked, ...]:
     return tuple(_apart(ranked))
 
 
-def redirect_target(ranked: Sequence[Ranked], here: str, *, already: bool) -> Ranked | None:
-    """The edge to send a client on to, or None: the common case.
+def redirect_target(
+    edges: Collection[Edge], client: Client, here: str, *, already: bool
+) -> Ranked | None:
+    """The edge to send a client on to, or None: the common case, found without a look at others.
 
     Going there costs the round trips of a handshake with the nearer edge; so it is worth it only if
     each request after that saves more. Both round trips must be known better than by country, and
     whoever was sent on once stays.
     """
-    at = next((one for one in ranked if one.edge.info.node == here), None)
-    if already or at is None or at.rtt_ms is None or at.rtt_from not in CERTAIN:
+    own = next((edge for edge in edges if edge.info.node == here), None)
+    if already or own is None:
         return None
-    certain = [one for one in ranked if one.rtt_from in CERTAIN]
-    there = min(certain, key=lambda one: _or_inf(one.rtt_ms))
-    if there.rtt_ms is None or there.edge.info.node == here:
+    at = _expected(own, client)
+    if not _certain(at) or _or_inf(at.rtt_ms) <= REDIRECT_SAVES_MS_MIN:
         return None
-    saves_ms = at.rtt_ms - there.rtt_ms
-    worth_ms = max(REDIRECT_SAVES_MS_MIN, REDIRECT_HANDSHAKE_RTTS * there.rtt_ms)
+    certain = [one for edge in edges if _certain(one := _expected(edge, client))]
+    there = min(certain, key=partial(_key, client))
+    saves_ms = _or_inf(at.rtt_ms) - _or_inf(there.rtt_ms)
+    worth_ms = max(REDIRECT_SAVES_MS_MIN, REDIRECT_HANDSHAKE_RTTS * _or_inf(there.rtt_ms))
     return there if saves_ms > worth_ms else None
+
+
+def _certain(one: Ranked) -> bool:
+    return one.rtt_ms is not None and one.rtt_from in CERTAIN
 
 
 def edges_from(

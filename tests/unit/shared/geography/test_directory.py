@@ -96,7 +96,7 @@ def test_who_asks_for_a_region_gets_it_first_then_by_what_edges_measured() -> No
 
 
 def sent(here: str, client: Client, *, already: bool = False) -> str | None:
-    there = redirect_target(rank(WORLD, client), here, already=already)
+    there = redirect_target(WORLD, client, here, already=already)
     return None if there is None else there.edge.info.node
 
 
@@ -127,6 +127,18 @@ def test_a_redirect_must_save_something_worth_it(here_ms: float, goes: bool) -> 
     assert (sent("tok", client) == "lon") is goes
 
 
+def test_who_is_near_stays_without_a_look_at_other_edges() -> None:
+    class Counted(dict[str, float]):
+        asked = 0
+
+        def __contains__(self, node: object) -> bool:
+            Counted.asked += 1
+            return super().__contains__(node)
+
+    assert sent("tok", Client(measured=Counted(tok=19.0, lon=1.0))) is None
+    assert Counted.asked == 1
+
+
 def test_a_country_is_too_large_to_send_anyone_on_by() -> None:
     assert sent("tok", Client(place=Place(46, 2, "FR", exact=False))) is None
     assert sent("tok", Client()) is None
@@ -134,7 +146,7 @@ def test_a_country_is_too_large_to_send_anyone_on_by() -> None:
 
 def test_an_edge_that_is_not_in_its_own_list_sends_nobody_on() -> None:
     assert sent("elsewhere", Client(place=PARIS)) is None
-    assert redirect_target((), "lon", already=False) is None
+    assert redirect_target((), Client(place=PARIS), "lon", already=False) is None
 
 
 def test_a_node_that_cannot_be_where_it_says_is_nowhere() -> None:
