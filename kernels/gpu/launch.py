@@ -13,8 +13,6 @@ from torch import Tensor
 
 INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
 """Whether kernels run in the interpreter of this process."""
-FP8_MAX = 448.0
-"""The largest value of float8_e4m3fn."""
 FINITE_MAX = 65504.0
 """What an infinity becomes in the pool of keys and values."""
 

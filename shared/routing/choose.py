@@ -186,9 +186,8 @@ def _sooner(
         if state.region != first.region and longer_ms < first.cost.queue_ms:
             regions.setdefault(state.region, []).append(state)
     cores = _sort_out([s for there in regions.values() for s in _few(there, wanted, rng)], wanted)
-    there = [item for here in cores.usable.values() for item in _sample(here, wanted, rng)]
-    there = [item for item in there if item[0] <= HOT_LOAD]
-    picked = _rank(there, wanted, rng) if there else []
+    there = [item for here in cores.usable.values() for item in here if item[0] <= HOT_LOAD]
+    picked = _rank(_sample(there, wanted, rng), wanted, rng) if there else []
     limit_ms = first.ttft_ms * (1.0 - SOONER)
     found = picked and picked[0].reason == "cold" and picked[0].ttft_ms < limit_ms
     return picked if found else []
@@ -241,6 +240,7 @@ def _few(here: list[CoreState], wanted: Wanted, rng: Random) -> list[CoreState]:
 
 def _some(items: Sequence[_Item], count: int, rng: Random) -> list[_Item]:
     """So many at random. Quicker than `Random.sample` where they are few among many."""
+    assert count <= len(items), (count, len(items))
     among, draw_one, places = len(items), rng.random, dict[int, None]()
     while len(places) < count:
         places[int(draw_one() * among)] = None
