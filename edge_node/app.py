@@ -34,13 +34,12 @@ from firstlight.shared.engine.timed_ids import whole_texts
 from firstlight.shared.geography.desk import Desk
 from firstlight.shared.geography.geoip import Geoip
 from firstlight.shared.geography.signing import load_signer
-from firstlight.shared.geography.site import SiteConfig, said_place
+from firstlight.shared.geography.site import guess_rtt_ms
 from firstlight.shared.history_file import History, history_of, sampling
 from firstlight.shared.keys import read_keys
 from firstlight.shared.model_files import default_model_path
 from firstlight.shared.redis_client import connect
 from firstlight.shared.routing.cost import RTT_PRIOR_MS
-from firstlight.shared.routing.geo import Place, guess_ms
 from firstlight.shared.routing.work import typical_weight
 from firstlight.shared.text.chat import ChatEncoder, load_chat_template
 from firstlight.shared.text.tokenizer import Tokenizer, load_tokenizer
@@ -74,7 +73,7 @@ async def _main(settings: EdgeSettings, stop: asyncio.Event, history: History | 
         rng,
         history=history,
         config=settings.links,
-        rtt_prior_ms=partial(_rtt_prior_ms, settings.site),
+        rtt_prior_ms=partial(guess_rtt_ms, settings.site, otherwise_ms=RTT_PRIOR_MS),
     )
     router = CoreRouter(
         pool,
@@ -162,12 +161,6 @@ def _demand(pipeline: Pipeline, pool: LinkPool) -> Demand:
     """What arrives here, an answer's token weighed as on the cores that are linked."""
     weight = typical_weight(link.load for link in pool.links[:WEIGHED_MAX])
     return pipeline.arrivals.demand(monotonic_s(), weight=weight)
-
-
-def _rtt_prior_ms(site: SiteConfig, core: NodeInfo) -> float:
-    """Before it is measured: by the distance, if both say where they stand."""
-    here = None if site.place is None else Place(*site.place)
-    return guess_ms(here, said_place(core), otherwise_ms=RTT_PRIOR_MS)
 
 
 def _keys(settings: EdgeSettings, directory: Path) -> tuple[Salts, Seals]:

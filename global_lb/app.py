@@ -5,8 +5,7 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from ipaddress import ip_address
 from random import Random
 from typing import Any
@@ -33,7 +32,7 @@ from firstlight.shared.redis_client import connect
 from firstlight.shared.routing.work import capacity
 from firstlight.shared.rpc import split_address
 from firstlight.shared.tls import NodeFiles, front_files, node_files
-from firstlight.shared.types import Report, Role
+from firstlight.shared.types import Role
 
 BACKLOG = 1024
 CONNECTIONS_MAX = 1024
@@ -86,7 +85,7 @@ async def _serve(
     signer = load_signer(
         settings.keys.directory_file, settings.tls.directory or state_dir() / "tls"
     )
-    desk = Desk(settings.node, partial(_well, membership), geoip, signer)
+    desk = Desk(settings.node, lambda: membership.well(monotonic_s()), geoip, signer)
     app = create_app(
         settings.node,
         membership,
@@ -130,15 +129,6 @@ async def _serve(
         await asyncio.gather(*serving, *beside, return_exceptions=True)
         if client is not None:
             await client.aclose()
-
-
-def _well(membership: Membership) -> Iterable[Report]:
-    """The nodes that a client can be sent to: all that live but those that are silent."""
-    now = monotonic_s()
-    suspects = membership.suspects(now)
-    return [
-        lease.report for lease in membership.live(now) if lease.report.info.node not in suspects
-    ]
 
 
 class _Http:

@@ -130,6 +130,12 @@ class Membership:
             if now - lease.heard_at > SUSPECT_S and self._lives(lease, now)
         )
 
+    def well(self, now: float) -> tuple[Report, ...]:
+        """The last word of nodes that live and are not suspect: where clients can be sent."""
+        suspects = self.suspects(now)
+        reports = (lease.report for lease in self.live(now))
+        return tuple(report for report in reports if report.info.node not in suspects)
+
     def _lives(self, lease: Lease, now: float) -> bool:
         return now - lease.heard_at <= self._lease_s and not lease.report.leaving
 

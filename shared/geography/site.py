@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from firstlight.shared.errors import ConfigError
 from firstlight.shared.geography.subnets import is_ip
-from firstlight.shared.routing.geo import Place, on_earth
+from firstlight.shared.routing.geo import Place, guess_ms, on_earth
 from firstlight.shared.types import NodeInfo
 
 IPS_MAX = 16
@@ -38,6 +38,12 @@ class SiteConfig:
         if self.latitude is None or self.longitude is None:
             return None
         return self.latitude, self.longitude
+
+
+def guess_rtt_ms(site: SiteConfig, node: NodeInfo, *, otherwise_ms: float) -> float:
+    """From here to a node, before it is measured: by the distance, if both say where they stand."""
+    here = None if site.place is None else Place(*site.place)
+    return guess_ms(here, said_place(node), otherwise_ms=otherwise_ms)
 
 
 def said_place(info: NodeInfo) -> Place | None:

@@ -135,6 +135,14 @@ def test_a_node_that_was_not_heard_for_a_while_is_suspect_until_it_speaks() -> N
     assert members.suspects(2 + LEASE_S + 0.1) == frozenset(), "gone is not suspect"
 
 
+def test_clients_are_sent_to_nodes_that_live_and_were_heard_lately() -> None:
+    members = Membership()
+    members.report(report("silent"), now=0)
+    members.report(report("left", leaving=True), now=1)
+    members.report(report("well"), now=1)
+    assert [one.info.node for one in members.well(SUSPECT_S + 0.1)] == ["well"]
+
+
 def test_a_node_that_leaves_is_not_suspect() -> None:
     members = Membership()
     members.report(report("a", leaving=True), now=0)

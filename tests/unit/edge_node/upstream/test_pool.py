@@ -65,3 +65,23 @@ async def test_a_bug_in_a_link_is_logged_and_the_link_made_again(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert "the link to core failed" in caplog.text
+
+
+async def test_a_link_begins_with_the_round_trip_that_geography_says() -> None:
+    memory, asked = MeshMemory(), asyncio.Event()
+    memory.merge(MeshView("lb", 1, ((Report(CORE, 1), 0.0),)), monotonic_s())
+    far = {CORE.node: 123.0}
+
+    def connect(address: str) -> grpc.aio.Channel:
+        asked.set()
+        return grpc.aio.insecure_channel(address)
+
+    pool = LinkPool(memory, connect, Random(1), rtt_prior_ms=lambda core: far[core.node])
+    running = asyncio.create_task(pool.run())
+    try:
+        await asyncio.wait_for(asked.wait(), 5)
+        link = pool._links[CORE.node]
+        assert (link.rtt.ms, link.rtt.measured) == (123.0, False)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

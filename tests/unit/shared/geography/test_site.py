@@ -1,11 +1,12 @@
 """What an operator says of a node's site."""
 
+from dataclasses import replace
 from math import nan
 
 import pytest
 
 from firstlight.shared.errors import ConfigError
-from firstlight.shared.geography.site import SiteConfig, ips_of
+from firstlight.shared.geography.site import SiteConfig, guess_rtt_ms, ips_of
 from firstlight.shared.types import NodeInfo, Role
 
 
@@ -38,3 +39,11 @@ def test_dns_gives_what_was_said_else_the_address_if_it_is_one() -> None:
     assert ips_of(info("192.0.2.7:443")) == ("192.0.2.7",)
     assert ips_of(info("[2001:db8::1]:443")) == ("2001:db8::1",)
     assert ips_of(info("edge.example:443")) == ()
+
+
+def test_a_round_trip_is_guessed_where_both_sides_say_where_they_stand() -> None:
+    london = SiteConfig(latitude=51.5, longitude=-0.1)
+    paris = replace(info("e:1"), place=(48.86, 2.35))
+    assert guess_rtt_ms(london, paris, otherwise_ms=50.0) == pytest.approx(5.0 + 344 * 0.016, 0.01)
+    assert guess_rtt_ms(london, info("e:1"), otherwise_ms=50.0) == 50.0
+    assert guess_rtt_ms(SiteConfig(), paris, otherwise_ms=50.0) == 50.0
