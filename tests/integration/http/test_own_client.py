@@ -4,10 +4,13 @@ import socket
 from pathlib import Path
 
 import pytest
+from aioquic.tls import Group
 from edge_tls import TlsFiles, write_tls_files
 from http_bed import VERSIONS, Edge
 
+from firstlight.edge_node.http.quic import EdgeQuicConnection
 from firstlight.infra.client.client import open_client
+from firstlight.infra.client.http3 import KEY_GROUPS
 from firstlight.shared.errors import PeerError
 
 
@@ -28,3 +31,18 @@ async def test_a_client_does_not_trust_another_authority(edge: Edge, tmp_path: P
         async with open_client(edge.url, http, ca_file=other.ca) as client:  # type: ignore[arg-type]
             with pytest.raises(PeerError):
                 await client.request("GET", "/hello")
+
+
+@pytest.mark.parametrize("group", KEY_GROUPS)
+async def test_a_server_that_knows_one_group_of_keys_is_served(
+    edge: Edge, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    initialize = EdgeQuicConnection._initialize
+
+    def with_one(quic: EdgeQuicConnection, peer_cid: bytes) -> None:
+        initialize(quic, peer_cid)
+        quic.tls._supported_groups = [group]
+
+    monkeypatch.setattr(EdgeQuicConnection, "_initialize", with_one)
+    async with edge.client("3") as client:
+        assert (await client.request("GET", "/hello")).status == 200

@@ -56,3 +56,23 @@ async def test_a_reader_is_woken_before_what_it_reads_is_acknowledged(
     woken = turns.index("woken")
     assert turns[woken - 1] == "datagram"
     assert "acknowledged" in turns[woken:]
+
+
+async def test_a_first_request_leaves_with_the_last_packet_of_its_handshake(
+    edge: Edge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[str] = []
+
+    async def app(receive: Any, send: Any) -> None:
+        turns.append("asked")
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    server = edge.fronts._http3
+    assert server is not None
+    monkeypatch.setattr(edge.app, "idle", app)
+    received = noted(turns, "datagram", server.datagram_received)
+    monkeypatch.setattr(server, "datagram_received", received)
+    async with edge.client("3") as client:
+        assert (await client.request("GET", "/idle")).status == 200
+    assert turns[:3] == ["datagram", "datagram", "asked"]
