@@ -25,34 +25,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from math import inf
-from operator import itemgetter
 from random import Random
-from typing import TypeVar
 
-from firstlight.shared.estimate import quantile
-from firstlight.shared.routing.cost import (
-    PREFILL_PRIOR_MS,
-    CoreState,
-    cost_of,
-    known_prefill_ms,
-    nonsense,
+from firstlight.shared.routing.cost import CoreState, cost_of
+from firstlight.shared.routing.rank import (
+    CANDIDATES_MAX,
+    HOT_LOAD,
+    Ranked,
+    Wanted,
+    Weighed,
+    by_share,
+    rank,
+    some,
 )
-from firstlight.shared.routing.spill import Row, draw
+from firstlight.shared.routing.spill import draw
 from firstlight.shared.types import Candidate, Route
 
-HOT_LOAD = 0.75
-HOT_QUANTILE = 0.84
-HOT_KV = 0.85
-OLD_S = 1.5
 DEAD_S = 5.0
 """A core whose last word is older is used only when no other is there."""
-TIE = 0.05
 WAIT_MS = 50.0
 SOONER = 0.2
 """Where a request would wait longer than this, and than the way to another region is longer, that
 region is taken if the first token is sooner there by this share."""
-CANDIDATES_MAX = 16
-SAMPLED = 3
 MANY = 64
 LOOKED_AT = 24
 """Of a region with many cores so many are looked at, and as many that have a prefix: what is usable
@@ -68,39 +62,7 @@ SESSION_BYTES = 8
 """Of the hash that is drawn for a request without a session."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the request asks of a core."""
-
-    home: str
-    """The region of the edge."""
-    prompt_tokens: int
-    context_tokens: int = 0
-    """Prompt and answer together; 0: the prompt and one more."""
-    model: str = ""
-    """Empty: any."""
-    numerics_class: str | None = None
-    """Of the core where the answer began, on failover."""
-    excluded: frozenset[str] = frozenset()
-    """Cores that failed in this request."""
-    spill: Row | None = None
-    """Where work of this origin goes; None: home first."""
-    session: bytes = b""
-    """What stays in one region while its share allows; empty: each request by itself."""
-    prefixes: Mapping[str, int] = field(default_factory=dict)
-    """Prompt tokens by core that should be cached there, if they are more than the state says."""
-    prefix_traffic: float = 0.0
-    """The share of this edge's late requests that begin with the prefix which is cached there."""
-
-    def prefix_tokens(self, state: CoreState) -> int:
-        """Prompt tokens that the core should have cached."""
-        return max(self.prefixes.get(state.core, 0), state.prefix_tokens)
-
-
-Weighed = tuple[float, CoreState]
-"""A core behind its load share."""
-_SHARE = itemgetter(0)
-_Item = TypeVar("_Item", CoreState, Weighed)
+Regions = Mapping[str, list[CoreState]]
 
 
 @dataclass(slots=True)
@@ -112,8 +74,21 @@ class _Sorted:
     ejected: list[Weighed] = field(default_factory=list)
     """Usable but for that."""
     unusable: list[Weighed] = field(default_factory=list)
-    nearest_ms: dict[str, float] = field(default_factory=dict)
-    """Least round trip to any core of a region."""
+
+    def by_nearness(self, first: str | None = None, second: str | None = None) -> list[str]:
+        """Regions with usable cores, by the least round trip to any core there; `first` is, and
+        `second` is it among those that are equally near."""
+        if len(self.usable) == 1:
+            return list(self.usable)
+        nearest_ms: dict[str, float] = {}
+        for here in (*self.usable.values(), self.ejected, self.unusable):
+            for _, state in here:
+                if 0.0 <= state.rtt_ms < nearest_ms.get(state.region, inf):
+                    nearest_ms[state.region] = state.rtt_ms
+        return sorted(
+            self.usable,
+            key=lambda name: (name != first, nearest_ms.get(name, inf), name != second, name),
+        )
 
 
 def choose(states: Sequence[CoreState], wanted: Wanted, rng: Random) -> Route:
@@ -144,82 +119,96 @@ def region_of(wanted: Wanted, rng: Random) -> tuple[str | None, Wanted]:
 
 
 def _in_region(states: Sequence[CoreState], wanted: Wanted, drawn: str, rng: Random) -> Route:
-    cores = _sort_out(_few([s for s in states if s.region == drawn], wanted, rng), wanted)
+    by_region = _by_region(states)
+    cores = _sort_out(_few(by_region.get(drawn, []), wanted, rng), wanted)
     here = len(cores.usable.get(drawn, ()))
     if here < ROUTE_MIN or here < len(cores.ejected) or wanted.numerics_class is not None:
-        cores = _of_all(states, wanted, drawn, rng)
+        cores = _of_all(states, by_region, wanted, drawn, rng)
     if not (cores.usable or cores.ejected or cores.unusable):
         return Route((), _why_none(states, wanted))
     panic = _settle_ejected(cores)
     if not cores.usable:
         return _last_resort(cores.unusable, wanted)
-    regions = sorted(
-        cores.usable, key=lambda name: (name != drawn, cores.nearest_ms.get(name, inf), name)
-    )
+    regions = cores.by_nearness(first=drawn)
     region, weighed, exact = _first_region(cores.usable, regions, wanted.numerics_class)
-    picked = _rank(_sample(weighed, wanted, rng), wanted, rng)
+    picked = rank(weighed, wanted, rng)
     reason = _why_region(region, drawn, wanted)
-    if wanted.numerics_class is None and (there := _sooner(states, wanted, picked[0], rng)):
-        picked = [*there[:1], *picked]
-        reason = f"region {there[0].region}: sooner than in {region} by its wait"
-    more = max(NEXT_MIN, ROUTE_MIN - len(picked))
-    taken = {candidate.core for candidate in picked}
-    rest = _rest(cores.usable, regions, wanted, taken, more)
-    last = _least_loaded(cores.unusable, wanted, more - len(rest))
+    if wanted.numerics_class is None and (there := _sooner(by_region, wanted, picked[0], rng)):
+        picked = [there, *picked]
+        reason = f"region {there.state.region}: sooner than in {region} by its wait"
     if wanted.numerics_class is not None:
         reason += ", same numerics class" if exact else ", other numerics class"
     if panic:
         reason += ", panic: most cores are ejected"
-    return Route((*picked, *rest, *last), reason, panic=panic)
+    return Route(_named(picked, cores, regions, wanted), reason, panic=panic)
 
 
-def _sooner(
-    states: Sequence[CoreState], wanted: Wanted, first: Candidate, rng: Random
-) -> list[Candidate]:
-    """Cores of other regions, best first, if what waits at our first is longer than the way there
-    and the best of them is sooner by `SOONER`; else none."""
-    if first.cost.queue_ms <= WAIT_MS:
-        return []
-    regions: dict[str, list[CoreState]] = {}
+def _by_region(states: Iterable[CoreState]) -> Regions:
+    by_region: dict[str, list[CoreState]] = {}
     for state in states:
-        longer_ms = state.rtt_ms - first.cost.rtt_ms
-        if state.region != first.region and longer_ms < first.cost.queue_ms:
-            regions.setdefault(state.region, []).append(state)
-    cores = _sort_out([s for there in regions.values() for s in _few(there, wanted, rng)], wanted)
-    there = [item for here in cores.usable.values() for item in here if item[0] <= HOT_LOAD]
-    picked = _rank(_sample(there, wanted, rng), wanted, rng) if there else []
-    limit_ms = first.ttft_ms * (1.0 - SOONER)
-    found = picked and picked[0].reason == "cold" and picked[0].ttft_ms < limit_ms
-    return picked if found else []
+        region = state.region
+        if region in by_region:
+            by_region[region].append(state)
+        else:
+            by_region[region] = [state]
+    return by_region
+
+
+def _named(
+    picked: list[Ranked], cores: _Sorted, regions: Sequence[str], wanted: Wanted
+) -> tuple[Candidate, ...]:
+    """Those that were picked and, unless it is enough to name some of them, a few more."""
+    most = wanted.named_max
+    if most is not None and most <= len(picked):
+        return tuple(one.named() for one in picked[:most])
+    more = max(NEXT_MIN, ROUTE_MIN - len(picked))
+    taken = {one.state.core for one in picked}
+    rest = _rest(cores.usable, regions, wanted, taken, more)
+    last = _least_loaded(cores.unusable, wanted, more - len(rest))
+    return (*(one.named() for one in picked), *rest, *last)[:most]
+
+
+def _sooner(by_region: Regions, wanted: Wanted, first: Ranked, rng: Random) -> Ranked | None:
+    """The best core of other regions, if what waits at our first is longer than the way there and
+    it is sooner by `SOONER`."""
+    rtt_ms, queue_ms, *_ = first.parts
+    if queue_ms <= WAIT_MS:
+        return None
+    near: list[CoreState] = []
+    for region, there in by_region.items():
+        if region != first.state.region:
+            near += _few([s for s in there if s.rtt_ms - rtt_ms < queue_ms], wanted, rng)
+    usable = _sort_out(near, wanted).usable
+    idle = [item for there in usable.values() for item in there if item[0] <= HOT_LOAD]
+    best = rank(idle, wanted, rng)[0] if idle else None
+    sooner = best and not best.hot and best.ttft_ms < first.ttft_ms * (1.0 - SOONER)
+    return best if sooner else None
 
 
 def _shed(states: Sequence[CoreState], wanted: Wanted, rng: Random) -> Route:
     """The nearest region with a core that is cold, or nothing."""
     cores = _sort_out(states, wanted)
-    for region in sorted(
-        cores.usable, key=lambda name: (cores.nearest_ms.get(name, inf), name != wanted.home, name)
-    ):
+    for region in cores.by_nearness(second=wanted.home):
         idle = [item for item in cores.usable[region] if item[0] <= HOT_LOAD]
-        picked = _rank(_sample(idle, wanted, rng), wanted, rng) if idle else []
-        if picked and picked[0].reason == "cold":
-            return Route(tuple(picked), f"region {region}: shed by its share, but it has room")
+        picked = rank(idle, wanted, rng) if idle else []
+        if picked and not picked[0].hot:
+            named = tuple(one.named() for one in picked[: wanted.named_max])
+            return Route(named, f"region {region}: shed by its share, but it has room")
     return Route((), f"{SHED}: the share of this origin that no region has room for")
 
 
-def _of_all(states: Sequence[CoreState], wanted: Wanted, drawn: str, rng: Random) -> _Sorted:
+def _of_all(
+    states: Sequence[CoreState], by_region: Regions, wanted: Wanted, drawn: str, rng: Random
+) -> _Sorted:
     """Cores of all regions: all of the drawn one, and of others that have many a few, if these are
     enough to go by."""
-    if wanted.numerics_class is not None or len(states) <= MANY:
+    thinned = [name for name, there in by_region.items() if name != drawn and len(there) > MANY]
+    if wanted.numerics_class is not None or not thinned:
         return _sort_out(states, wanted)
-    regions: dict[str, list[CoreState]] = {}
-    for state in states:
-        regions.setdefault(state.region, []).append(state)
-    looked_at = regions.pop(drawn, [])
-    thinned = [region for region, there in regions.items() if len(there) > MANY]
-    for there in regions.values():
-        looked_at += _few(there, wanted, rng)
-    if not thinned:
-        return _sort_out(states, wanted)
+    looked_at = list(by_region.get(drawn, ()))
+    for region, there in by_region.items():
+        if region != drawn:
+            looked_at += _few(there, wanted, rng)
     cores = _sort_out(looked_at, wanted)
     if all(len(cores.usable.get(region, ())) >= ROUTE_MIN for region in thinned):
         return cores
@@ -230,37 +219,25 @@ def _few(here: list[CoreState], wanted: Wanted, rng: Random) -> list[CoreState]:
     """Those of many that are worth a look: some at random, and some with a prefix."""
     if len(here) <= MANY:
         return here
-    few = _some(here, LOOKED_AT, rng)
+    few = some(here, LOOKED_AT, rng)
     seen, prefixes = {state.core for state in few}, wanted.prefixes
     have = [state for state in here if state.core in prefixes or state.prefix_tokens]
     if len(have) > LOOKED_AT:
-        have = _some(have, LOOKED_AT, rng)
+        have = some(have, LOOKED_AT, rng)
     return [*few, *(state for state in have if state.core not in seen)]
 
 
-def _some(items: Sequence[_Item], count: int, rng: Random) -> list[_Item]:
-    """So many at random. Quicker than `Random.sample` where they are few among many."""
-    assert count <= len(items), (count, len(items))
-    among, draw_one, places = len(items), rng.random, dict[int, None]()
-    while len(places) < count:
-        places[int(draw_one() * among)] = None
-    return [items[place] for place in places]
-
-
-def _sort_out(states: Sequence[CoreState], wanted: Wanted) -> _Sorted:
-    """One pass, written flat, since it is most of the time of a choice. Comparisons are such that
-    NaN makes a core unusable."""
+def _sort_out(states: Iterable[CoreState], wanted: Wanted) -> _Sorted:
+    """One pass, written flat, since every core that is looked at comes by. Comparisons are such
+    that NaN makes a core unusable."""
     cores = _Sorted()
-    model, excluded = wanted.model, wanted.excluded
+    usable, model, excluded = cores.usable, wanted.model, wanted.excluded
     tokens = max(wanted.context_tokens, wanted.prompt_tokens + 1)
-    usable, nearest_ms = cores.usable, cores.nearest_ms
     for state in states:
         if (model and model not in state.models) or 0 < state.context_max < tokens:
             continue
         load, region = state.load, state.region
         share = (load.running + load.queued + state.unseen_opens) / (load.sequences_max or 1)
-        if 0.0 <= state.rtt_ms < nearest_ms.get(region, inf):
-            nearest_ms[region] = state.rtt_ms
         if not (share < 1.0 and state.age_s <= DEAD_S) or load.draining or state.core in excluded:
             cores.unusable.append((share, state))
         elif state.ejected:
@@ -311,63 +288,6 @@ def _why_none(states: Sequence[CoreState], wanted: Wanted) -> str:
     return f"no core serves model {wanted.model!r}"
 
 
-def _sample(here: list[Weighed], wanted: Wanted, rng: Random) -> list[Weighed]:
-    if len(here) <= CANDIDATES_MAX:
-        return list(here)
-    sampled, prefixes = _some(here, SAMPLED, rng), wanted.prefixes
-    have = [item for item in here if item[1].core in prefixes or item[1].prefix_tokens]
-    if have:  # of those that have the longest prefix, the least loaded
-        best = min(have, key=lambda item: (-wanted.prefix_tokens(item[1]), item[0]))
-        if best not in sampled:
-            sampled.append(best)
-    return sampled
-
-
-def _rank(here: list[Weighed], wanted: Wanted, rng: Random) -> list[Candidate]:
-    shares = [share for share, _ in here]
-    mean, limit = sum(shares) / len(shares), max(HOT_LOAD, quantile(shares, HOT_QUANTILE))
-    prior_ms = known_prefill_ms([state for _, state in here])
-    holders = sum(wanted.prefix_tokens(state) > 0 for _, state in here)
-    bounded = wanted.prefix_traffic > holders / len(here)
-    cold: list[tuple[Candidate, CoreState]] = []
-    hot: list[Candidate] = []
-    # Shuffled first, so that equals stand in random order after the (stable) sort.
-    rng.shuffle(here)
-    if any(state.age_s <= OLD_S for _, state in here):
-        here.sort(key=_SHARE)
-    for share, state in here:
-        why = _hot(state, share, limit)
-        reason = f"hot: {why}" if why else "cold"
-        candidate = _candidate(state, wanted, reason, mean=mean, prior_ms=prior_ms, bounded=bounded)
-        if why:
-            hot.append(candidate)
-        else:
-            cold.append((candidate, state))
-    cold.sort(key=lambda item: item[0].ttft_ms)
-    while cold:
-        most_ms = cold[0][0].ttft_ms * (1.0 + TIE)
-        first = rng.randrange(sum(candidate.ttft_ms <= most_ms for candidate, _ in cold))
-        wrong = nonsense(cold[first][1])
-        if not wrong:
-            cold[0], cold[first] = cold[first], cold[0]
-            break
-        liar, _ = cold.pop(first)
-        hot.append(replace(liar, reason=f"hot: it says what cannot be, {wrong}"))
-    return [*(candidate for candidate, _ in cold), *hot]
-
-
-def _hot(state: CoreState, share: float, limit: float) -> str:
-    if share > limit:
-        return f"load {share:.2f} above {limit:.2f}"
-    if state.grown < 1.0 and share > HOT_LOAD * state.grown:
-        return f"load {share:.2f}, and back for too short a time for more"
-    if state.load.kv_used_share > HOT_KV:
-        return f"KV {state.load.kv_used_share:.2f} above {HOT_KV}"
-    if not state.age_s <= OLD_S:
-        return f"last heard {state.age_s:.1f} s ago"
-    return "ejected" if state.ejected else ""
-
-
 def _rest(
     usable: dict[str, list[Weighed]],
     regions: Iterable[str],
@@ -380,7 +300,7 @@ def _rest(
         if len(rest) >= count:
             break
         free = [item for item in usable[region] if item[1].core not in taken]
-        for _, state in sorted(free, key=_SHARE)[: count - len(rest)]:
+        for _, state in sorted(free, key=by_share)[: count - len(rest)]:
             rest.append(_candidate(state, wanted, "next if others fail"))
     return rest
 
@@ -412,28 +332,15 @@ def _unusable(state: CoreState, wanted: Wanted) -> str:
 
 
 def _last_resort(unusable: list[Weighed], wanted: Wanted) -> Route:
-    route = tuple(_least_loaded(unusable, wanted, CANDIDATES_MAX))
+    most = CANDIDATES_MAX if wanted.named_max is None else wanted.named_max
+    route = tuple(_least_loaded(unusable, wanted, most))
     if all(share >= 1.0 for share, _ in unusable):
         return Route(route, f"{SHED}: all {len(unusable)} cores are at their hard cap")
     return Route(route, "no core is known to be well")
 
 
-def _candidate(
-    state: CoreState,
-    wanted: Wanted,
-    reason: str,
-    *,
-    mean: float = 0.0,
-    prior_ms: float = PREFILL_PRIOR_MS,
-    bounded: bool = False,
-) -> Candidate:
+def _candidate(state: CoreState, wanted: Wanted, reason: str) -> Candidate:
+    """One that was not weighed."""
     prefix_tokens = wanted.prefix_tokens(state)
-    cost = cost_of(
-        state,
-        prompt_tokens=wanted.prompt_tokens,
-        prefix_tokens=prefix_tokens,
-        mean_load=mean,
-        prefill_prior_ms=prior_ms,
-        bounded=bounded,
-    )
+    cost = cost_of(state, prompt_tokens=wanted.prompt_tokens, prefix_tokens=prefix_tokens)
     return Candidate(state.core, state.region, cost.ms, reason, cost, prefix_tokens)

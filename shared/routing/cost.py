@@ -19,7 +19,7 @@ A figure that cannot be (NaN, negative, absurd) is taken as not known, and the c
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from firstlight.shared.blocks import BLOCK_TOKENS
 from firstlight.shared.routing.fetch import Source, Way, plan_prefix
@@ -42,6 +42,31 @@ AMOUNT_MAX = 1 << 30
 """Of tokens, of ms: more is nonsense."""
 SEQUENCES_MAX = 1 << 16
 KV_SHARE_MAX = 2.0
+
+
+RECOMPUTE = Way.RECOMPUTE.value
+
+
+@dataclass(slots=True)
+class Standing:
+    """What a core's word comes to, whatever the request: worked out once a word, when it is first
+    weighed, and by far the most of what weighing takes."""
+
+    share: float
+    """rif over the hard cap."""
+    rtt_ms: float
+    queue_ms: float
+    step_ms: float
+    penalty_ms: float
+    token_ms: float
+    pair_ms: float
+    prefill_share: float
+    """Of its steps' time, beside those who decode."""
+
+    def prompt_ms(self, begin: float, end: float) -> float:
+        """Of the tokens of a prompt from `begin` to `end`, if all steps' time were theirs."""
+        count = end - begin
+        return self.token_ms * count + self.pair_ms * count * (begin + (count + 1) / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +99,8 @@ class CoreState:
     """Prompt tokens that a KV store near it could give."""
     near: Source | None = None
     """What getting them would take; None: there is none."""
+    standing: Standing | None = field(default=None, init=False, repr=False, compare=False)
+    """Kept by the first that weighs the core."""
 
     @property
     def rif(self) -> int:
@@ -105,70 +132,85 @@ def cost_of(
     `prefix_tokens`: of the prompt, cached there; None: as the state says. `bounded`: there is no
     credit for them where the load is above 1.25 · mean.
     """
-    assert prompt_tokens > 0, prompt_tokens
-    load = state.load
-    prefill = _Prefill.of(load, prefill_prior_ms)
-    rif = max(0, load.running + load.queued + state.unseen_opens)
     held = state.prefix_tokens if prefix_tokens is None else prefix_tokens
+    return Cost(*parts_of(state, prompt_tokens, held, mean_load, prefill_prior_ms, bounded))
+
+
+Parts = tuple[float, float, float, float, float, str]
+"""The fields of a `Cost`, in their order. Of most cores that are weighed only the sum is asked."""
+
+
+def parts_of(
+    state: CoreState,
+    prompt_tokens: int,
+    prefix_tokens: int,
+    mean_load: float,
+    prefill_prior_ms: float,
+    bounded: bool,
+) -> Parts:
+    """What `cost_of` is made of, from `Standing` and what the request brings."""
+    assert prompt_tokens > 0, prompt_tokens
+    standing = state.standing or _stand(state, prefill_prior_ms)
     cached = credit = 0.0
-    if held > 0:
-        cached = min(held, prompt_tokens - 1)
-        share = rif / max(1, load.sequences_max)
-        credit = cached / (1.0 + FADE * max(0.0, share - mean_load))
+    if prefix_tokens > 0:
+        cached = min(prefix_tokens, prompt_tokens - 1)
+        share = standing.share
+        credit = cached / (1.0 + FADE * (share - mean_load)) if share > mean_load else cached
         if bounded and share > BOUND * mean_load:
             credit = 0.0
-    recompute_ms, way = prefill.ms(credit, prompt_tokens), Way.RECOMPUTE
+    prefill_ms, way = standing.prompt_ms(credit, prompt_tokens), RECOMPUTE
     if state.near is not None and _possible(state.near):
-        blocks = int(min(state.near_tokens, prompt_tokens - 1) - cached) // BLOCK_TOKENS
-        given = cached + max(0, blocks) * BLOCK_TOKENS
-        block_ms = prefill.ms(cached, given) / max(1, blocks)
-        plan = plan_prefix(max(0, blocks), block_ms, state.near)
+        blocks = max(0, int(min(state.near_tokens, prompt_tokens - 1) - cached) // BLOCK_TOKENS)
+        given = cached + blocks * BLOCK_TOKENS
+        block_ms = standing.prompt_ms(cached, given) / max(1, blocks)
+        plan = plan_prefix(blocks, block_ms, state.near)
         if plan.way is not Way.RECOMPUTE:
-            recompute_ms, way = plan.ms + prefill.ms(given, prompt_tokens), plan.way
-    each = max(0, state.unseen_prompt_tokens) / max(1, state.unseen_opens)
-    unseen_ms = max(1, state.unseen_opens) * prefill.ms(0, each)
-    return Cost(
-        rtt_ms=state.rtt_ms if 0.0 <= state.rtt_ms <= RTT_MS_MAX else RTT_PRIOR_MS,
-        queue_ms=(prefill.queued_ms(load) + unseen_ms) / prefill.share,
-        prefill_ms=recompute_ms / prefill.share,
-        step_ms=_amount(step_ms(load.step_ms, rif + 1)),
-        penalty_ms=_amount(state.penalty_ms),
-        way=way.value,
+            prefill_ms = plan.ms + standing.prompt_ms(given, prompt_tokens)
+            way = plan.way.value
+    return (
+        standing.rtt_ms,
+        standing.queue_ms,
+        prefill_ms / standing.prefill_share,
+        standing.step_ms,
+        standing.penalty_ms,
+        way,
     )
 
 
-@dataclass(slots=True)
-class _Prefill:
-    """How fast a core computes prompts, by its own word as far as that can be."""
+def _stand(state: CoreState, prior_ms: float) -> Standing:
+    """What the core's word comes to. Kept with the word, unless it says not how fast it computes.
 
-    token_ms: float
-    pair_ms: float
-    share: float
-    """Of its steps' time, beside those who decode."""
-    rated: bool
-    """Whether it says what a token costs at its position, and not only what one did cost."""
-
-    @classmethod
-    def of(cls, load: Load, prior_ms: float) -> "_Prefill":
-        """What a load says. The mean of the latest is no rate: it is high behind a long prompt."""
-        share = load.prefill_share if SHARE_MIN <= load.prefill_share <= 1.0 else 1.0
-        token_ms, pair_ms = load.prefill_token_ms, load.prefill_pair_ms
-        if PREFILL_MS_MIN <= token_ms <= PREFILL_MS_MAX and 0.0 <= pair_ms <= PREFILL_MS_MAX:
-            return cls(token_ms, pair_ms, share, rated=True)
-        mean_ms = load.prefill_ms_per_token
-        known = PREFILL_MS_MIN <= mean_ms <= PREFILL_MS_MAX
-        return cls(mean_ms if known else prior_ms, 0.0, share, rated=False)
-
-    def ms(self, begin: float, end: float) -> float:
-        """Of the tokens of a prompt from `begin` to `end`."""
-        count = end - begin
-        return self.token_ms * count + self.pair_ms * count * (begin + (count + 1) / 2)
-
-    def queued_ms(self, load: Load) -> float:
-        """Of what waits there."""
-        if self.rated and 0.0 < load.queued_prefill_ms <= AMOUNT_MAX:
-            return load.queued_prefill_ms
-        return _amount(load.queued_prefill_tokens) * self.token_ms
+    The mean of what it computed lately is no rate: it is high behind a long prompt.
+    """
+    load = state.load
+    rif = max(0, load.running + load.queued + state.unseen_opens)
+    share = load.prefill_share if SHARE_MIN <= load.prefill_share <= 1.0 else 1.0
+    token_ms, pair_ms, queued_ms = load.prefill_token_ms, load.prefill_pair_ms, 0.0
+    known = PREFILL_MS_MIN <= token_ms <= PREFILL_MS_MAX and 0.0 <= pair_ms <= PREFILL_MS_MAX
+    if known:
+        queued_ms = load.queued_prefill_ms
+    else:
+        token_ms, pair_ms = load.prefill_ms_per_token, 0.0
+        known = PREFILL_MS_MIN <= token_ms <= PREFILL_MS_MAX
+        token_ms = token_ms if known else prior_ms
+    if not 0.0 < queued_ms <= AMOUNT_MAX:
+        queued_ms = _amount(load.queued_prefill_tokens) * token_ms
+    standing = Standing(
+        share=rif / max(1, load.sequences_max),
+        rtt_ms=state.rtt_ms if 0.0 <= state.rtt_ms <= RTT_MS_MAX else RTT_PRIOR_MS,
+        queue_ms=0.0,
+        step_ms=_amount(step_ms(load.step_ms, rif + 1)),
+        penalty_ms=_amount(state.penalty_ms),
+        token_ms=token_ms,
+        pair_ms=pair_ms,
+        prefill_share=share,
+    )
+    each = max(0, state.unseen_prompt_tokens) / max(1, state.unseen_opens)
+    unseen_ms = max(1, state.unseen_opens) * standing.prompt_ms(0, each)
+    standing.queue_ms = (queued_ms + unseen_ms) / share
+    if known:
+        object.__setattr__(state, "standing", standing)
+    return standing
 
 
 def ttft_ms(

@@ -1,0 +1,172 @@
+"""Which of some cores: the second half of `choose`, where the cores are few.
+
+1. All of them up to 16, else 3 at random and, of those with the longest prefix, the least loaded.
+2. Hot or cold, each by its load among these, its KV, its age, and by what is held against it.
+3. The cold ones by what they would cost, a tie drawn for the first place; then the hot, by load.
+
+What a core costs is a sum here. Its parts, and words for people, are made of the few that a route
+names.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
+from random import Random
+from typing import TypeVar
+
+from firstlight.shared.estimate import quantile
+from firstlight.shared.routing.cost import (
+    PREFILL_PRIOR_MS,
+    CoreState,
+    Parts,
+    known_prefill_ms,
+    nonsense,
+    parts_of,
+)
+from firstlight.shared.routing.spill import Row
+from firstlight.shared.types import Candidate, Cost
+
+HOT_LOAD = 0.75
+HOT_QUANTILE = 0.84
+HOT_KV = 0.85
+OLD_S = 1.5
+TIE = 0.05
+CANDIDATES_MAX = 16
+SAMPLED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the request asks of a core."""
+
+    home: str
+    """The region of the edge."""
+    prompt_tokens: int
+    context_tokens: int = 0
+    """Prompt and answer together; 0: the prompt and one more."""
+    model: str = ""
+    """Empty: any."""
+    numerics_class: str | None = None
+    """Of the core where the answer began, on failover."""
+    excluded: frozenset[str] = frozenset()
+    """Cores that failed in this request."""
+    spill: Row | None = None
+    """Where work of this origin goes; None: home first."""
+    session: bytes = b""
+    """What stays in one region while its share allows; empty: each request by itself."""
+    prefixes: Mapping[str, int] = field(default_factory=dict)
+    """Prompt tokens by core that should be cached there, if they are more than the state says."""
+    prefix_traffic: float = 0.0
+    """The share of this edge's late requests that begin with the prefix which is cached there."""
+    named_max: int | None = None
+    """How many cores the route names; None: all that were weighed, and some more."""
+
+    def prefix_tokens(self, state: CoreState) -> int:
+        """Prompt tokens that the core should have cached."""
+        return max(self.prefixes.get(state.core, 0), state.prefix_tokens)
+
+
+Weighed = tuple[float, CoreState]
+"""A core behind its load share."""
+by_share = itemgetter(0)
+_Item = TypeVar("_Item", CoreState, Weighed)
+
+
+@dataclass(slots=True)
+class Ranked:
+    """A core at its place."""
+
+    ttft_ms: float
+    state: CoreState
+    parts: Parts
+    """Of `ttft_ms`."""
+    prefix_tokens: int
+    hot: str
+    """Why it is; empty: it is cold."""
+
+    def named(self) -> Candidate:
+        """As a route names it."""
+        state, why = self.state, f"hot: {self.hot}" if self.hot else "cold"
+        cost = Cost(*self.parts)
+        return Candidate(state.core, state.region, self.ttft_ms, why, cost, self.prefix_tokens)
+
+
+_by_ttft = attrgetter("ttft_ms")
+
+
+def rank(here: Sequence[Weighed], wanted: Wanted, rng: Random) -> list[Ranked]:
+    """The candidates among these cores, best first."""
+    sampled = _sample(here, wanted, rng)
+    ranked = _weigh(sampled, wanted, rng)
+    cold = [one for one in ranked if not one.hot]
+    hot = [one for one in ranked if one.hot]
+    cold.sort(key=_by_ttft)
+    while cold:
+        most_ms = cold[0].ttft_ms * (1.0 + TIE)
+        first = rng.randrange(sum(one.ttft_ms <= most_ms for one in cold))
+        wrong = nonsense(cold[first].state)
+        if not wrong:
+            cold[0], cold[first] = cold[first], cold[0]
+            break
+        liar = cold.pop(first)
+        liar.hot = f"it says what cannot be, {wrong}"
+        hot.append(liar)
+    return cold + hot
+
+
+def some(items: Sequence[_Item], count: int, rng: Random) -> list[_Item]:
+    """So many at random. Quicker than `Random.sample` where they are few among many."""
+    assert count <= len(items), (count, len(items))
+    among, draw_one, places = len(items), rng.random, dict[int, None]()
+    while len(places) < count:
+        places[int(draw_one() * among)] = None
+    return [items[place] for place in places]
+
+
+def _sample(here: Sequence[Weighed], wanted: Wanted, rng: Random) -> list[Weighed]:
+    if len(here) <= CANDIDATES_MAX:
+        return list(here)
+    sampled, prefixes = some(here, SAMPLED, rng), wanted.prefixes
+    have = [item for item in here if item[1].core in prefixes or item[1].prefix_tokens]
+    if have:  # of those that have the longest prefix, the least loaded
+        best = min(have, key=lambda item: (-wanted.prefix_tokens(item[1]), item[0]))
+        if not any(item is best for item in sampled):
+            sampled.append(best)
+    return sampled
+
+
+def _weigh(here: list[Weighed], wanted: Wanted, rng: Random) -> list[Ranked]:
+    """Each with its cost, and hot or cold; the least loaded first, equals in random order."""
+    shares = [share for share, _ in here]
+    mean, limit = sum(shares) / len(shares), HOT_LOAD
+    if max(shares) > HOT_LOAD:
+        limit = max(HOT_LOAD, quantile(shares, HOT_QUANTILE))
+    prior_ms = PREFILL_PRIOR_MS
+    if any(state.standing is None for _, state in here):
+        prior_ms = known_prefill_ms([state for _, state in here])
+    held = {state.core: wanted.prefix_tokens(state) for _, state in here}
+    bounded = wanted.prefix_traffic > sum(map(bool, held.values())) / len(here)
+    # Shuffled first, so that equals stand in random order after the (stable) sort.
+    rng.shuffle(here)
+    if any(state.age_s <= OLD_S for _, state in here):
+        here.sort(key=by_share)
+    prompt_tokens, ranked = wanted.prompt_tokens, list[Ranked]()
+    for share, state in here:
+        tokens = held[state.core]
+        parts = parts_of(state, prompt_tokens, tokens, mean, prior_ms, bounded)
+        rtt_ms, queue_ms, prefill_ms, step_ms, penalty_ms, _ = parts
+        ttft_ms = rtt_ms + queue_ms + prefill_ms + step_ms + penalty_ms
+        ranked.append(Ranked(ttft_ms, state, parts, tokens, _hot(state, share, limit)))
+    return ranked
+
+
+def _hot(state: CoreState, share: float, limit: float) -> str:
+    if share > limit:
+        return f"load {share:.2f} above {limit:.2f}"
+    if state.grown < 1.0 and share > HOT_LOAD * state.grown:
+        return f"load {share:.2f}, and back for too short a time for more"
+    if state.load.kv_used_share > HOT_KV:
+        return f"KV {state.load.kv_used_share:.2f} above {HOT_KV}"
+    if not state.age_s <= OLD_S:
+        return f"last heard {state.age_s:.1f} s ago"
+    return "ejected" if state.ejected else ""
