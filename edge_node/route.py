@@ -18,10 +18,11 @@ from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import CapacityError, RequestError
 from firstlight.shared.liveness import Lost
 from firstlight.shared.retry import Life
-from firstlight.shared.routing.choose import ROUTE_MIN, SHED, WAIT_MS, Wanted, choose, region_of
+from firstlight.shared.routing.choose import ROUTE_MIN, SHED, WAIT_MS, choose, region_of
 from firstlight.shared.routing.cost import CoreState
 from firstlight.shared.routing.ejection import CLEAN, Ejection
 from firstlight.shared.routing.prefixes import SentPrefixes
+from firstlight.shared.routing.rank import Wanted
 from firstlight.shared.routing.reserve import Reservations
 from firstlight.shared.routing.sketch import held_tokens, probes_of
 from firstlight.shared.routing.spill import Row
@@ -112,6 +113,7 @@ class CoreRouter:
             excluded=frozenset(choice.tried),
             spill=row,
             session=choice.session,
+            named_max=CANDIDATES_KEPT,
         )
         route, resident = self._route(wanted, links, choice.block_hashes, now)
         if not route.candidates or route.reason.startswith(SHED):
@@ -126,7 +128,7 @@ class CoreRouter:
             incarnation=link.info.incarnation,
             prefix_tokens=resident.get(best.core, 0),
             ttft_ms=best.ttft_ms,
-            route=replace(route, candidates=route.candidates[:CANDIDATES_KEPT]),
+            route=route,
         )
 
     def _route(

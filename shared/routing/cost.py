@@ -20,6 +20,7 @@ A figure that cannot be (NaN, negative, absurd) is taken as not known, and the c
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from firstlight.shared.blocks import BLOCK_TOKENS
 from firstlight.shared.routing.fetch import Source, Way, plan_prefix
@@ -47,10 +48,9 @@ KV_SHARE_MAX = 2.0
 RECOMPUTE = Way.RECOMPUTE.value
 
 
-@dataclass(slots=True)
-class Standing:
+class Standing(NamedTuple):
     """What a core's word comes to, whatever the request: worked out once a word, when it is first
-    weighed, and by far the most of what weighing takes."""
+    weighed, and most of what weighing takes."""
 
     share: float
     """rif over the hard cap."""
@@ -62,11 +62,8 @@ class Standing:
     pair_ms: float
     prefill_share: float
     """Of its steps' time, beside those who decode."""
-
-    def prompt_ms(self, begin: float, end: float) -> float:
-        """Of the tokens of a prompt from `begin` to `end`, if all steps' time were theirs."""
-        count = end - begin
-        return self.token_ms * count + self.pair_ms * count * (begin + (count + 1) / 2)
+    measured: bool
+    """Whether the core says what a prompt token takes it; else these figures have our prior."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,67 +147,76 @@ def parts_of(
 ) -> Parts:
     """What `cost_of` is made of, from `Standing` and what the request brings."""
     assert prompt_tokens > 0, prompt_tokens
-    standing = state.standing or _stand(state, prefill_prior_ms)
+    standing = state.standing or standing_of(state)
+    if not standing.measured:
+        standing = _stand(state, prefill_prior_ms)
+    share, rtt_ms, queue_ms, next_ms, penalty_ms, token_ms, pair_ms, prefill_share, _ = standing
     cached = credit = 0.0
     if prefix_tokens > 0:
         cached = min(prefix_tokens, prompt_tokens - 1)
-        share = standing.share
         credit = cached / (1.0 + FADE * (share - mean_load)) if share > mean_load else cached
         if bounded and share > BOUND * mean_load:
             credit = 0.0
-    prefill_ms, way = standing.prompt_ms(credit, prompt_tokens), RECOMPUTE
+    prefill_ms, way = span_ms(token_ms, pair_ms, credit, prompt_tokens), RECOMPUTE
     if state.near is not None and _possible(state.near):
         blocks = max(0, int(min(state.near_tokens, prompt_tokens - 1) - cached) // BLOCK_TOKENS)
         given = cached + blocks * BLOCK_TOKENS
-        block_ms = standing.prompt_ms(cached, given) / max(1, blocks)
+        block_ms = span_ms(token_ms, pair_ms, cached, given) / max(1, blocks)
         plan = plan_prefix(blocks, block_ms, state.near)
         if plan.way is not Way.RECOMPUTE:
-            prefill_ms = plan.ms + standing.prompt_ms(given, prompt_tokens)
+            prefill_ms = plan.ms + span_ms(token_ms, pair_ms, given, prompt_tokens)
             way = plan.way.value
-    return (
-        standing.rtt_ms,
-        standing.queue_ms,
-        prefill_ms / standing.prefill_share,
-        standing.step_ms,
-        standing.penalty_ms,
-        way,
-    )
+    return rtt_ms, queue_ms, prefill_ms / prefill_share, next_ms, penalty_ms, way
+
+
+def standing_of(state: CoreState) -> Standing:
+    """What the core's word comes to; kept with the word."""
+    standing = state.standing
+    if standing is None:
+        standing = _stand(state, PREFILL_PRIOR_MS)
+        object.__setattr__(state, "standing", standing)
+    return standing
 
 
 def _stand(state: CoreState, prior_ms: float) -> Standing:
-    """What the core's word comes to. Kept with the word, unless it says not how fast it computes.
-
-    The mean of what it computed lately is no rate: it is high behind a long prompt.
-    """
-    load = state.load
-    rif = max(0, load.running + load.queued + state.unseen_opens)
+    """`prior_ms`: of a prompt token, if the core has measured none. The mean of what it computed
+    lately is no rate: it is high behind a long prompt."""
+    load, opens = state.load, state.unseen_opens
+    rif = max(0, load.running + load.queued + opens)
     share = load.prefill_share if SHARE_MIN <= load.prefill_share <= 1.0 else 1.0
-    token_ms, pair_ms, queued_ms = load.prefill_token_ms, load.prefill_pair_ms, 0.0
-    known = PREFILL_MS_MIN <= token_ms <= PREFILL_MS_MAX and 0.0 <= pair_ms <= PREFILL_MS_MAX
-    if known:
-        queued_ms = load.queued_prefill_ms
+    token_ms, pair_ms, queue_ms = load.prefill_token_ms, load.prefill_pair_ms, 0.0
+    measured = PREFILL_MS_MIN <= token_ms <= PREFILL_MS_MAX and 0.0 <= pair_ms <= PREFILL_MS_MAX
+    if measured:
+        queue_ms = load.queued_prefill_ms
     else:
         token_ms, pair_ms = load.prefill_ms_per_token, 0.0
-        known = PREFILL_MS_MIN <= token_ms <= PREFILL_MS_MAX
-        token_ms = token_ms if known else prior_ms
-    if not 0.0 < queued_ms <= AMOUNT_MAX:
-        queued_ms = _amount(load.queued_prefill_tokens) * token_ms
-    standing = Standing(
-        share=rif / max(1, load.sequences_max),
-        rtt_ms=state.rtt_ms if 0.0 <= state.rtt_ms <= RTT_MS_MAX else RTT_PRIOR_MS,
-        queue_ms=0.0,
-        step_ms=_amount(step_ms(load.step_ms, rif + 1)),
-        penalty_ms=_amount(state.penalty_ms),
-        token_ms=token_ms,
-        pair_ms=pair_ms,
-        prefill_share=share,
+        measured = PREFILL_MS_MIN <= token_ms <= PREFILL_MS_MAX
+        token_ms = token_ms if measured else prior_ms
+    if not 0.0 < queue_ms <= AMOUNT_MAX:
+        queue_ms = load.queued_prefill_tokens * token_ms
+        if not 0 <= load.queued_prefill_tokens <= AMOUNT_MAX:
+            queue_ms = 0.0
+    if state.unseen_prompt_tokens > 0:
+        opens = max(1, opens)
+        queue_ms += opens * span_ms(token_ms, pair_ms, 0, state.unseen_prompt_tokens / opens)
+    rtt_ms, next_ms, penalty_ms = state.rtt_ms, step_ms(load.step_ms, rif + 1), state.penalty_ms
+    return Standing(
+        rif / (load.sequences_max if load.sequences_max > 0 else 1),
+        rtt_ms if 0.0 <= rtt_ms <= RTT_MS_MAX else RTT_PRIOR_MS,
+        queue_ms / share,
+        next_ms if 0.0 <= next_ms <= AMOUNT_MAX else 0.0,
+        penalty_ms if 0.0 <= penalty_ms <= AMOUNT_MAX else 0.0,
+        token_ms,
+        pair_ms,
+        share,
+        measured,
     )
-    each = max(0, state.unseen_prompt_tokens) / max(1, state.unseen_opens)
-    unseen_ms = max(1, state.unseen_opens) * standing.prompt_ms(0, each)
-    standing.queue_ms = (queued_ms + unseen_ms) / share
-    if known:
-        object.__setattr__(state, "standing", standing)
-    return standing
+
+
+def span_ms(token_ms: float, pair_ms: float, begin: float, end: float) -> float:
+    """Of the tokens of a prompt from `begin` to `end`, if all steps' time were theirs."""
+    count = end - begin
+    return token_ms * count + pair_ms * count * (begin + (count + 1) / 2)
 
 
 def ttft_ms(
@@ -270,17 +276,24 @@ def step_ms(table: Sequence[tuple[int, float]], rows: int) -> float:
     """
     if not table:
         return 0.0
-    below = table[0]
-    if rows <= below[0]:
-        return below[1]
+    below, below_ms = table[0]
+    if rows <= below:
+        return below_ms
     slope = 0.0
-    for above in table[1:]:
-        if above[0] > below[0]:
-            slope = max(0.0, (above[1] - below[1]) / (above[0] - below[0]))
-        if rows <= above[0]:
+    for above, above_ms in table:
+        if above > below:
+            slope = (above_ms - below_ms) / (above - below)
+        if rows <= above:
             break
-        below = above
-    return below[1] + slope * (rows - below[0])
+        below, below_ms = above, above_ms
+    return below_ms + max(0.0, slope) * (rows - below)
+
+
+def prior_ms_among(states: Sequence[CoreState]) -> float:
+    """Of a prompt token at those of these cores that have measured none."""
+    if all(standing_of(state).measured for state in states):
+        return PREFILL_PRIOR_MS
+    return known_prefill_ms(states)
 
 
 def known_prefill_ms(states: Sequence[CoreState]) -> float:
@@ -295,8 +308,3 @@ def known_prefill_ms(states: Sequence[CoreState]) -> float:
 
 def _possible(source: Source) -> bool:
     return 0.0 <= source.wait_ms <= AMOUNT_MAX and 0.0 <= source.block_ms <= AMOUNT_MAX
-
-
-def _amount(value: float) -> float:
-    """The value, or 0 for one that cannot be."""
-    return value if 0.0 <= value <= AMOUNT_MAX else 0.0

@@ -16,12 +16,11 @@ from typing import TypeVar
 
 from firstlight.shared.estimate import quantile
 from firstlight.shared.routing.cost import (
-    PREFILL_PRIOR_MS,
     CoreState,
     Parts,
-    known_prefill_ms,
     nonsense,
     parts_of,
+    prior_ms_among,
 )
 from firstlight.shared.routing.spill import Row
 from firstlight.shared.types import Candidate, Cost
@@ -118,20 +117,23 @@ def some(items: Sequence[_Item], count: int, rng: Random) -> list[_Item]:
     """So many at random. Quicker than `Random.sample` where they are few among many."""
     assert count <= len(items), (count, len(items))
     among, draw_one, places = len(items), rng.random, dict[int, None]()
-    while len(places) < count:
-        places[int(draw_one() * among)] = None
+    while missing := count - len(places):
+        places |= dict.fromkeys([int(draw_one() * among) for _ in range(missing)])
     return [items[place] for place in places]
 
 
 def _sample(here: Sequence[Weighed], wanted: Wanted, rng: Random) -> list[Weighed]:
     if len(here) <= CANDIDATES_MAX:
         return list(here)
-    sampled, prefixes = some(here, SAMPLED, rng), wanted.prefixes
-    have = [item for item in here if item[1].core in prefixes or item[1].prefix_tokens]
-    if have:  # of those that have the longest prefix, the least loaded
-        best = min(have, key=lambda item: (-wanted.prefix_tokens(item[1]), item[0]))
-        if not any(item is best for item in sampled):
-            sampled.append(best)
+    sampled, prefixes, best, most = some(here, SAMPLED, rng), wanted.prefixes, None, 0
+    for item in here:  # of those that have the longest prefix, the least loaded
+        state = item[1]
+        if state.core in prefixes or state.prefix_tokens:
+            tokens = max(prefixes.get(state.core, 0), state.prefix_tokens)
+            if best is None or tokens > most or (tokens == most and item[0] < best[0]):
+                best, most = item, tokens
+    if best is not None and not any(item is best for item in sampled):
+        sampled.append(best)
     return sampled
 
 
@@ -141,9 +143,7 @@ def _weigh(here: list[Weighed], wanted: Wanted, rng: Random) -> list[Ranked]:
     mean, limit = sum(shares) / len(shares), HOT_LOAD
     if max(shares) > HOT_LOAD:
         limit = max(HOT_LOAD, quantile(shares, HOT_QUANTILE))
-    prior_ms = PREFILL_PRIOR_MS
-    if any(state.standing is None for _, state in here):
-        prior_ms = known_prefill_ms([state for _, state in here])
+    prior_ms = prior_ms_among([state for _, state in here])
     held = {state.core: wanted.prefix_tokens(state) for _, state in here}
     bounded = wanted.prefix_traffic > sum(map(bool, held.values())) / len(here)
     # Shuffled first, so that equals stand in random order after the (stable) sort.

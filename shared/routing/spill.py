@@ -15,6 +15,7 @@ share that grows takes sessions from those that shrink, and no other session mov
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from math import inf, isfinite, log
 
@@ -150,6 +151,7 @@ def good_rtt(ms: float) -> bool:
     return isfinite(ms) and 0.0 <= ms <= RTT_MS_MAX
 
 
+@lru_cache(maxsize=REGIONS_MAX)
 def _key(region: str | None) -> bytes:
     return b"shed" if region is None else blake2b(region.encode(), digest_size=16).digest()
 
