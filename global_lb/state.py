@@ -5,9 +5,10 @@ from random import Random
 
 from firstlight.global_lb.membership import Lease
 from firstlight.shared.geography.site import said_place
-from firstlight.shared.routing.choose import Wanted, choose
+from firstlight.shared.routing.choose import choose
 from firstlight.shared.routing.cost import RTT_PRIOR_MS, CoreState
 from firstlight.shared.routing.geo import guess_ms
+from firstlight.shared.routing.rank import Wanted
 from firstlight.shared.routing.spill import Row
 from firstlight.shared.types import Report, Role, Route
 

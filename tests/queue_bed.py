@@ -8,8 +8,9 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
-from firstlight.shared.routing.choose import Wanted, choose
+from firstlight.shared.routing.choose import choose
 from firstlight.shared.routing.cost import CoreState
+from firstlight.shared.routing.rank import Wanted
 from firstlight.shared.types import Load, Route
 
 STEP_S = 0.05

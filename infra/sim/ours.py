@@ -11,11 +11,12 @@ from firstlight.infra.sim.mesh import Mesh
 from firstlight.infra.sim.moves import MOVED_TOKEN_BYTES, NEAR_BYTES_PER_S
 from firstlight.infra.sim.policies.policy import Ask, Pick, Policy, Seen
 from firstlight.shared.blocks import BLOCK_TOKENS, CHECKPOINT_BLOCKS
-from firstlight.shared.routing.choose import SHED, Wanted, choose
+from firstlight.shared.routing.choose import SHED, choose
 from firstlight.shared.routing.cost import CoreState
 from firstlight.shared.routing.ejection import CLEAN, Ejection, Mark
 from firstlight.shared.routing.fetch import Source, Way
 from firstlight.shared.routing.prefixes import BLOCKS_MAX, SentPrefixes
+from firstlight.shared.routing.rank import Wanted
 from firstlight.shared.routing.sketch import held_tokens, probes_of
 
 BLOCK_MS = BLOCK_TOKENS * MOVED_TOKEN_BYTES / NEAR_BYTES_PER_S * 1000

@@ -10,14 +10,10 @@
    when what waits at its best core is longer than 50 ms and than the way to another region is
    longer, and the best core there is cold and sooner by a fifth: shares follow ten seconds of
    demand, a queue grows in one.
-5. Candidates: all such cores of the region up to 16, else 3 at random and one with the longest
-   prefix.
-6. Hot: rif/cap above max(0.75, the candidates' 0.84 quantile), KV above 0.85, a word older than
-   1.5 s, or a figure that cannot be. Of the cold ones the least `cost_of`, ties within 5 % at
-   random; none cold: the least rif/cap, and at random if that is an old word of all of them.
-7. A prefix is hot if a larger share of the requests begins with it than of the candidates has it:
-   then there is no credit for it above 1.25 times the mean load, and others come to have it.
-8. The rest follows, best first, for the case that the pick fails; cores that failed in this request
+5. The best of the region, by `rank`: all of them up to 16, else 3 at random and one with the longest
+   prefix; of the cold ones the least time to a first token, ties within 5 % at random; none cold:
+   the least rif/cap.
+6. The rest follows, best first, for the case that the pick fails; cores that failed in this request
    come last. No core below its cap anywhere: the reason says `shed`.
 """
 

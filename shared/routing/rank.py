@@ -1,8 +1,12 @@
 """Which of some cores: the second half of `choose`, where the cores are few.
 
-1. All of them up to 16, else 3 at random and, of those with the longest prefix, the least loaded.
-2. Hot or cold, each by its load among these, its KV, its age, and by what is held against it.
-3. The cold ones by what they would cost, a tie drawn for the first place; then the hot, by load.
+1. Candidates: all of them up to 16, else 3 at random and one with the longest prefix.
+2. Hot: rif/cap above max(0.75, the candidates' 0.84 quantile), KV above 0.85, a word older than
+   1.5 s, or a figure that cannot be.
+3. Of the cold ones the least `cost_of`, ties within 5 % at random; then the hot ones by rif/cap, at
+   random if there is only an old word of all of them.
+4. A prefix is hot if a larger share of the requests begins with it than of the candidates has it:
+   then there is no credit for it above 1.25 times the mean load, and others come to have it.
 
 What a core costs is a sum here. Its parts, and words for people, are made of the few that a route
 names.

@@ -8,8 +8,8 @@ import pytest
 from queue_bed import Edge, Server, World, by_rule, by_two_choices, lognormal_s
 
 from firstlight.shared.estimate import quantile
-from firstlight.shared.routing.choose import Wanted
 from firstlight.shared.routing.prefixes import SentPrefixes
+from firstlight.shared.routing.rank import Wanted
 
 Pick = Callable[[World, Edge, Random], int]
 

@@ -8,7 +8,8 @@ from random import Random
 import pytest
 from queue_bed import Edge, Server, World
 
-from firstlight.shared.routing.choose import SHED, Wanted, choose
+from firstlight.shared.routing.choose import SHED, choose
+from firstlight.shared.routing.rank import Wanted
 from firstlight.shared.routing.spill import RegionSupply
 from firstlight.shared.routing.spill_step import Spill, step
 

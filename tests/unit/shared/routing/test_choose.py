@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firstlight.shared.routing.choose import SHED, Wanted, choose, region_of
+from firstlight.shared.routing.choose import SHED, choose, region_of
 from firstlight.shared.routing.cost import CoreState
 from firstlight.shared.routing.fetch import Source
+from firstlight.shared.routing.rank import Wanted
 from firstlight.shared.routing.spill import Row
 from firstlight.shared.types import Load, Route
 
@@ -409,3 +410,26 @@ def test_where_most_of_the_drawn_region_is_full_its_last_free_core_is_found_befo
     here[7] = core("h7")
     far = [core(f"f{number}", "tok", rtt_ms=200) for number in range(300)]
     assert picks([*far, *here], trials=50) == {"h7": 50}
+
+
+@given(CORES, st.integers(0, 2**32), st.integers(1, 6))
+def test_a_route_that_names_few_is_the_beginning_of_the_one_that_names_all(
+    states: list[CoreState], seed: int, most: int
+) -> None:
+    whole = choose(states, Wanted(HOME, 100), Random(seed))
+    short = choose(states, Wanted(HOME, 100, named_max=most), Random(seed))
+    assert short == replace(whole, candidates=whole.candidates[:most])
+
+
+@given(CORES, st.integers(0, 2**32))
+def test_a_named_core_costs_the_sum_of_its_parts(states: list[CoreState], seed: int) -> None:
+    for candidate in choose(states, Wanted(HOME, 100), Random(seed)).candidates:
+        assert candidate.ttft_ms == candidate.cost.ms
+
+
+def test_a_core_that_measured_nothing_is_weighed_by_those_that_are_beside_it_each_time() -> None:
+    new = replace(core("new"), load=Load(sequences_max=10))
+    for rate_ms in (0.5, 4.0):
+        load = Load(sequences_max=10, prefill_ms_per_token=rate_ms)
+        route = choose([new, replace(core("other"), load=load)], WANTED, Random(1))
+        assert {candidate.cost.prefill_ms for candidate in route.candidates} == {100 * rate_ms}

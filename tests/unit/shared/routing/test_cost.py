@@ -176,3 +176,22 @@ def test_opens_that_are_not_counted_yet_are_prompts_each_from_its_beginning() ->
 def test_a_rate_that_cannot_be_makes_a_core_doubtful(field: str, value: float) -> None:
     assert nonsense(rated(**{field: value}))
     assert not nonsense(rated())
+
+
+def test_a_core_that_says_something_new_is_weighed_anew() -> None:
+    idle = replace(rated(queued_prefill_ms=0.0), rtt_ms=9.0)
+    assert cost_of(idle, prompt_tokens=10) == cost_of(idle, prompt_tokens=10)
+    busy = replace(idle, load=replace(idle.load, queued_prefill_ms=80.0))
+    slower = replace(busy, rtt_ms=20.0)
+    costs = [cost_of(state, prompt_tokens=10) for state in (idle, busy, slower)]
+    assert [(cost.rtt_ms, cost.queue_ms) for cost in costs] == [
+        (9.0, 0.0),
+        (9.0, 80.0),
+        (20.0, 80.0),
+    ]
+
+
+def test_a_core_that_was_weighed_is_still_what_it_was() -> None:
+    one, other = rated(), rated()
+    cost_of(one, prompt_tokens=10)
+    assert (one, repr(one)) == (other, repr(other))
