@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import gc
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -68,7 +69,7 @@ class Figures:
 
 def node(number: int, regions: int) -> NodeInfo:
     """A core of the mesh."""
-    region = f"r{number % regions}"
+    region = sys.intern(f"r{number % regions}")
     return NodeInfo(
         f"core-{number:04}", Role.CORE, 1, region, f"10.0.0.1:{number}", "cpu", ("m",), "t", 8192
     )

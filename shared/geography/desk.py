@@ -85,6 +85,10 @@ class Desk:
         self._edges: tuple[Edge, ...] = ()
         self._draining: tuple[str, ...] = ()
         self._edges_at = float("-inf")
+        self._places: dict[str, tuple[NodeInfo, Place | None]] = {}
+        """Of nodes, by what they said then; a look into the databases is dear."""
+        self._placed_by = -1
+        """The generation of databases."""
         self._table = Said(b"", {})
         self._table_at = float("-inf")
 
@@ -200,6 +204,9 @@ class Desk:
             own = self.own()
             if own is not None:
                 told[own.info.node] = own
+            if self.geoip.generation != self._placed_by:
+                self._placed_by, self._places = self.geoip.generation, {}
+            self._places = {name: self._places[name] for name in told if name in self._places}
             self._edges = edges_from(told.values(), self._node_place)
             self._draining = tuple(
                 name
@@ -210,6 +217,12 @@ class Desk:
         return self._edges
 
     def _node_place(self, info: NodeInfo) -> Place | None:
+        known = self._places.get(info.node)
+        if known is None or (known[0] is not info and known[0] != info):
+            known = self._places[info.node] = (info, self._looked_up(info))
+        return known[1]
+
+    def _looked_up(self, info: NodeInfo) -> Place | None:
         said = said_place(info)
         if said is not None:
             return said

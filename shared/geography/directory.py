@@ -37,6 +37,8 @@ class RttFrom(StrEnum):
 _WORTH = {kind: i for i, kind in enumerate(RttFrom)}
 CERTAIN = frozenset({RttFrom.MEASURED, RttFrom.REPORTED, RttFrom.CITY})
 """What a client may be sent elsewhere by: a country is too large."""
+WITNESSES_MAX = 64
+"""Of a node's round trips so many, spread evenly, say whether it can be where it says it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +116,17 @@ def edges_from(
 ) -> tuple[Edge, ...]:
     """Edges of these reports that take clients, with a place that their round trips allow."""
     told = tuple(reports)
-    cores = {
-        report.info.node: (report.info.region, place_of(report.info))
-        for report in told
-        if report.info.role is Role.CORE
-    }
+    cores = {one.info.node: one.info for one in told if one.info.role is Role.CORE}
     edges = []
     for report in told:
         if report.info.role is not Role.EDGE or report.load.draining or report.leaving:
             continue
-        known = [(*cores[core], ms) for core, ms in report.rtt_ms if core in cores]
-        place = believed_place(place_of(report.info), [(where, ms) for _, where, ms in known])
-        edges.append(Edge(report.info, place, tuple((region, ms) for region, _, ms in known)))
+        known = [(cores[core], ms) for core, ms in report.rtt_ms if core in cores]
+        witnesses = known[:: 1 + len(known) // WITNESSES_MAX]
+        place = believed_place(
+            place_of(report.info), [(place_of(core), ms) for core, ms in witnesses]
+        )
+        edges.append(Edge(report.info, place, tuple((core.region, ms) for core, ms in known)))
     return tuple(edges)
 
 

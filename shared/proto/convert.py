@@ -5,6 +5,7 @@ that no decision can be made with, a text or list that would be passed on to all
 """
 
 import re
+import sys
 from collections.abc import Collection, Iterable
 from math import isfinite
 
@@ -343,7 +344,7 @@ def from_node(message: core_pb2.Node) -> NodeInfo:
         node=message.node,
         role=Role(message.role),
         incarnation=message.incarnation,
-        region=message.region,
+        region=sys.intern(message.region),  # the same object in all: grouped by in each choice
         address=message.address,
         numerics_class=message.numerics_class,
         models=tuple(message.models),

@@ -10,9 +10,9 @@
    when what waits at its best core is longer than 50 ms and than the way to another region is
    longer, and the best core there is cold and sooner by a fifth: shares follow ten seconds of
    demand, a queue grows in one.
-5. The best of the region, by `rank`: all of them up to 16, else 3 at random and one with the longest
-   prefix; of the cold ones the least time to a first token, ties within 5 % at random; none cold:
-   the least rif/cap.
+5. The best of the region, by `rank`: all of them are weighed up to 16, else 3 at random and one
+   with the longest prefix; of the cold ones the least time to a first token, ties within 5 % at
+   random; none cold: the least rif/cap.
 6. The rest follows, best first, for the case that the pick fails; cores that failed in this request
    come last. No core below its cap anywhere: the reason says `shed`.
 """

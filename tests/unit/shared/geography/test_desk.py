@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -11,7 +12,9 @@ from desk_bed import LONDONER, SIGNER, STRANGER, desk, edge
 
 from firstlight.shared.errors import AuthError, RequestError, TooLargeError
 from firstlight.shared.geography.desk import TOLD_BYTES_MAX, Desk, Said
+from firstlight.shared.geography.geoip import Found
 from firstlight.shared.geography.signing import EDGES, HEADER, STEERING, is_signed
+from firstlight.shared.geography.subnets import Address
 from firstlight.shared.types import NodeInfo, Report, Role
 
 
@@ -241,3 +244,30 @@ def test_an_edge_that_says_no_place_has_that_of_its_address(tmp_path: Path) -> N
     info = NodeInfo("x", Role.EDGE, 1, "x", "203.0.113.9:443")
     at = desk(tmp_path, Report(info, 1), edge("lon"))
     assert nodes(at.edges("ecs=203.0.113.0/24", None)) == ["x", "lon"]
+
+
+def test_a_node_is_looked_up_again_only_when_it_or_the_databases_are_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    infos = [NodeInfo("x", Role.EDGE, 1, "x", "203.0.113.9:443")]
+    now, at = [0.0], desk(tmp_path)
+    looked_up, find = list[str](), at.geoip.find
+
+    def noted(address: Address) -> Found | None:
+        looked_up.append(str(address))
+        return find(address)
+
+    monkeypatch.setattr(at.geoip, "find", noted)
+    monkeypatch.setattr(at, "_reports", lambda: [Report(infos[0], int(now[0]))])
+    monkeypatch.setattr(at, "_now", lambda: now[0])
+
+    def later() -> int:
+        now[0] += 1.0
+        at.edges("ecs=192.0.2.0/24&region=x", None)
+        return looked_up.count("203.0.113.9")
+
+    assert (later(), later()) == (1, 1)
+    infos[0] = replace(infos[0], incarnation=2)
+    assert (later(), later()) == (2, 2)
+    at.geoip.generation += 1
+    assert (later(), later()) == (3, 3)

@@ -154,6 +154,18 @@ def test_a_node_that_cannot_be_where_it_says_is_nowhere() -> None:
     assert believed_place(TOKYO, [(LONDON, 220.0), (PARIS, 230.0)]) == TOKYO
 
 
+def test_of_many_round_trips_the_last_count_as_the_first_do() -> None:
+    cores = [
+        Report(NodeInfo(f"c{n}", Role.CORE, 1, "lon", f"c{n}:1", place=(51.5, -0.1)), 1)
+        for n in range(1000)
+    ]
+    for possible, believed in ((400, False), (600, True)):
+        rtts = tuple((f"c{n}", 220.0 if n < possible else 3.0) for n in range(1000))
+        info = NodeInfo("x", Role.EDGE, 1, "tok", "x:1", place=(TOKYO.latitude, TOKYO.longitude))
+        (one,) = edges_from([Report(info, 1, rtt_ms=rtts), *cores], said_place)
+        assert (one.place is not None) == believed
+
+
 def test_one_core_that_lies_does_not_make_an_edge_homeless() -> None:
     assert believed_place(TOKYO, [(LONDON, 220.0), (PARIS, 1.0)]) == TOKYO
     assert believed_place(TOKYO, [(None, 1.0)]) == TOKYO
