@@ -92,11 +92,13 @@ def timed_us(calls: list[Callable[[], object]], hear: Callable[[], object]) -> l
     """CPU time of each call; what is heard before each is not counted."""
     took = []
     gc.collect()
+    gc.freeze()  # as each of our processes does once it is ready
     for call in calls:
         hear()
         begun_s = cpu_s()
         call()
         took.append((cpu_s() - begun_s) * 1e6)
+    gc.unfreeze()
     return took[WARM_UP:]
 
 

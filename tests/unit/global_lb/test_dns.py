@@ -114,3 +114,14 @@ def test_a_name_server_is_found_although_no_edge_is_known() -> None:
 @pytest.mark.parametrize(("network", "bits"), [("0.0.0.0/0", 1), ("10.0.0.0/8", 8), ("::/0", 1)])
 def test_a_scope_is_never_zero(network: str, bits: int) -> None:
     assert scope_bits(ip_network(network)) == bits
+
+
+def test_that_a_name_does_not_exist_is_believed_no_longer_than_an_answer() -> None:
+    (soa,) = records("edge.test", "SOA")
+    assert soa.content == "ns1.edge.test. hostmaster.test. 1 3600 600 86400 20"
+
+
+def test_what_a_network_agrees_on_may_be_an_edge_that_many_are_nearer_than() -> None:
+    near = [told_edge(f"n{n}", (48.9, 2.4 + n / 100), f"192.0.2.{100 + n}") for n in range(20)]
+    moved = table(*near, SYDNEY, agreed=[["203.0.113.0/24", "syd", 3.0]])
+    assert names(chosen(moved, IN_PARIS))[0] == "syd"

@@ -86,6 +86,27 @@ def test_what_a_network_agrees_on_holds_for_it_and_not_for_its_neighbours(tmp_pa
     assert contents(at, question("2001:db8:1::/48"))[0] == "192.0.2.1"
 
 
+def test_each_type_of_a_name_has_its_own_answer(tmp_path: Path) -> None:
+    at = answers(tmp_path)
+    for qtype in ("A", "AAAA", "HTTPS", "A"):
+        assert {one["qtype"] for one in result(at, question(qtype=qtype))} == {qtype}
+
+
+def test_neighbours_that_are_led_to_the_same_edges_are_told_their_own_scope(tmp_path: Path) -> None:
+    at = answers(tmp_path)
+    for bits in (24, 16, 24):
+        told = result(at, question(f"10.0.0.0/{bits}"))
+        assert {one["scopeMask"] for one in told} == {bits}
+
+
+def test_an_edge_that_has_another_address_now_is_told_by_it(tmp_path: Path) -> None:
+    keeper = TableKeeper()
+    at = answers(tmp_path, keeper)
+    for address in ("192.0.2.1", "192.0.2.7"):
+        keeper.take([steering({**LONDON, "ips": [address]})], 0)
+        assert contents(at, question()) == [address]
+
+
 def test_a_new_database_is_a_new_answer(tmp_path: Path) -> None:
     write_database(tmp_path / "places.mmdb")
     geoip = Geoip(tmp_path)
@@ -162,6 +183,22 @@ async def test_trouble_closes_the_connection_without_a_word(tmp_path: Path) -> N
         assert await reader.read() == b""
         writer.close()
     assert not path.exists()
+
+
+async def test_connections_beyond_the_limit_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dns_backend, "CONNECTIONS_MAX", 1)
+    async with serving(tmp_path / "s", 0o600, answers(tmp_path)):
+        first, asking = await asyncio.open_unix_connection(tmp_path / "s")
+        asking.write(question())
+        assert b"192.0.2.1" in await first.readline()
+        second, beyond = await asyncio.open_unix_connection(tmp_path / "s")
+        assert await asyncio.wait_for(second.read(), 5) == b""
+        asking.write(question())
+        assert b"192.0.2.1" in await first.readline()
+        beyond.close()
+        asking.close()
 
 
 async def test_a_line_without_an_end_closes_the_connection(tmp_path: Path) -> None:

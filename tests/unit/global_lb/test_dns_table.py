@@ -146,3 +146,19 @@ def test_more_addresses_than_anyone_has_are_cut() -> None:
     keeper.take([steering(told_edge("e", None, *["192.0.2.1"] * 100))], 0)
     assert keeper.table is not None
     assert len(keeper.table.edges[0].ips) == 16
+
+
+def test_a_source_that_knows_no_edge_makes_no_table() -> None:
+    keeper = TableKeeper()
+    assert not keeper.take([steering()], 0)
+    assert keeper.table is None
+
+
+def test_a_table_that_is_told_empty_is_kept_and_begun_again_by_the_next_edge() -> None:
+    keeper = TableKeeper()
+    keeper.take([steering(LONDON)], 0)
+    for now in (1.0, 1.0 + 2 * HELD_S):
+        keeper.take([steering()], now)
+        assert names(keeper) == ["lon"]
+    keeper.take([steering(TOKYO)], 2.0 + 2 * HELD_S)
+    assert names(keeper) == ["tok"]
