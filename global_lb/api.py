@@ -175,7 +175,11 @@ def _add_errors(app: FastAPI) -> None:
         first = error.errors()[0]
         param = str(first["loc"][-1])
         message = f"{param}: {first['msg']}"
-        if first["type"] != "missing":
+        if isinstance(first["input"], bytes):  # JSON is read only as JSON: no page's form drains
+            param, said = "content-type", request.headers.get("content-type")
+            called = f"content-type {said[:80]!r}" if said else "no content-type"
+            message = f"{called}, expected 'application/json'"
+        elif first["type"] != "missing":
             message += f", got {str(first['input'])[:80]!r}"
         return JSONResponse(error_body(message, "invalid_request_error", param=param), 400)
 
