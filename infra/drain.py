@@ -27,8 +27,14 @@ def run_drain(node: str, *, undo: bool, at: str | None, as_json: bool) -> int:
             trust_env=False,
         )
         told = answer.json()
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        raise PeerError(f"{where} did not answer as a load balancer does: {error!r}") from None
+    except httpx.InvalidURL:
+        raise ConfigError(f"--at {where!r}, expected HOST:PORT") from None
+    except httpx.HTTPError as error:
+        raise PeerError(f"{where}: no answer: {error}") from None
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        raise PeerError(f"{where} did not answer as a load balancer's admin listener does")
     if answer.status_code != 200:
         raise PeerError(f"{where}: {told.get('error', {}).get('message', answer.status_code)}")
     if as_json:
