@@ -8,6 +8,7 @@ from random import Random
 from firstlight.infra.bench.load.schedule import BLOCK_TOKENS, Arrival, replayed
 from firstlight.infra.bench.load.traces import parse
 from firstlight.infra.bench.machine import heading
+from firstlight.infra.bench.outputs import check_output
 from firstlight.infra.sim.contest import Course, contest, workers
 from firstlight.infra.sim.core import CoreSpec
 from firstlight.infra.sim.faults import parse_fault
@@ -53,6 +54,8 @@ class Options:
 def run_simulate(options: Options) -> int:
     """The command. Raises `ConfigError`."""
     rules = chosen(options.policies)
+    if options.html is not None:
+        check_output(options.html)
     setup = Setup(
         matrix=_matrix(options),
         cores=options.cores,
@@ -85,7 +88,7 @@ def run_simulate(options: Options) -> int:
     print("\n".join(table(told)), flush=True)
     if options.html is not None:
         try:
-            options.html.write_text(page(told))
+            options.html.write_text(page(told), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{options.html} cannot be written: {error.strerror}") from error
     if options.as_json:

@@ -30,6 +30,7 @@ from firstlight.infra.bench.load.schedule import Arrival, Cut, fitted, poisson, 
 from firstlight.infra.bench.load.target import Api, Target, Where, reach
 from firstlight.infra.bench.load.traces import parse
 from firstlight.infra.bench.machine import heading
+from firstlight.infra.bench.outputs import check_output
 from firstlight.infra.client.response import HttpVersion
 from firstlight.infra.running import known_ca, read_running
 from firstlight.shared.clock import unix_s
@@ -85,6 +86,9 @@ class Options:
 def run_load_command(options: Options) -> int:
     """The command. Raises `FirstlightError` for what cannot be measured."""
     _check_numbers(options)
+    for out in (options.html, options.json):
+        if out is not None and out != "-":
+            check_output(Path(out))
     asked = _wheres(options)
     wanted = _arrivals(options)
     words = Vocabulary(load_tokenizer(options.tokenizer or default_model_path()))
