@@ -33,7 +33,11 @@ class Matrix:
         size = len(self.regions)
         square = len(self.rtt_ms) == size and all(len(row) == size for row in self.rtt_ms)
         if not size or not square or not all(0 <= ms < 60_000 for row in self.rtt_ms for ms in row):
-            raise ConfigError(f"round trips of {size} regions: {self.rtt_ms}")
+            rows = ";".join(",".join(f"{ms:g}" for ms in row) for row in self.rtt_ms)
+            raise ConfigError(
+                f"round trips {rows!r} of {size} regions, expected as many rows, each of as many "
+                "times from 0, below 60000 ms"
+            )
         if not (0 <= self.jitter_ms < 60_000 and 0 <= self.loss < 1):
             raise ConfigError(f"jitter {self.jitter_ms} ms, loss {self.loss}: not from 0, below 1")
 
@@ -51,7 +55,10 @@ def azure(regions: tuple[str, ...]) -> Matrix:
     """Between places of Azure, see `infra.lab.presets`. Raises `ConfigError`."""
     for region in regions:
         if region not in PLACES:
-            raise ConfigError(f"{region!r} is none of Azure's places: {', '.join(PLACES)}")
+            raise ConfigError(
+                f"{region!r} is none of {', '.join(MATRICES)}, and none of Azure's places: "
+                f"{', '.join(PLACES)}"
+            )
     rows = tuple(
         tuple(LOCAL_MS if one == other else round_trip_ms(one, other) or 0.0 for other in regions)
         for one in regions

@@ -51,7 +51,7 @@ def test_azures_round_trips_are_the_laboratorys() -> None:
 
 
 def test_a_place_that_azure_has_not_is_named() -> None:
-    with pytest.raises(ConfigError, match="'moon'"):
+    with pytest.raises(ConfigError, match="'moon' is none of gorgo, azure, and none of"):
         azure(("east-us", "moon"))
 
 
@@ -63,6 +63,11 @@ def test_a_matrix_can_be_written() -> None:
 def test_what_is_written_must_be_a_matrix(text: str) -> None:
     with pytest.raises(ConfigError):
         written(text)
+
+
+def test_rows_that_are_too_few_are_told_as_they_were_written() -> None:
+    with pytest.raises(ConfigError, match="round trips '2,80;80' of 2 regions"):
+        written("2,80;80")
 
 
 @pytest.mark.parametrize(
