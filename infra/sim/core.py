@@ -305,7 +305,8 @@ class Core:
     def _commit(self, sequence: Sequence, count: int, steps: int, end_s: float) -> None:
         sequence.computed += count + steps - 1
         sequence.known += steps
-        self._publish(sequence)
+        if sequence.computed >= (sequence.published + 1) * self.spec.block_tokens:
+            self._publish(sequence)
         if not sequence.reported:
             sequence.reported = True
             self._hot.touch(sequence.hashes[: sequence.published])

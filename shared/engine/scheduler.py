@@ -225,7 +225,7 @@ class Scheduler:
         return sequence.standing or importance(sequence, now, self._config)
 
     def _plan_decodes(self, now: float) -> None:
-        running, works = self._running, self._works
+        running, works, size = self._running, self._works, self._block_tokens
         ready = [
             sequence
             for sequence in running.values()
@@ -233,7 +233,8 @@ class Scheduler:
         ]
         ready.sort(key=attrgetter("standing"))
         for sequence in ready:
-            if sequence.id in running and self._room(sequence, sequence.known, now):
+            fits = sequence.known <= len(sequence.table) * size  # nearly all, in every step
+            if sequence.id in running and (fits or self._room(sequence, sequence.known, now)):
                 works[sequence.id] = Work(sequence, 1)
 
     def _plan_prefills(self, now: float, times: StepTimes) -> None:
@@ -346,7 +347,9 @@ class Scheduler:
         hits = self._kv.hit_blocks(sequence.hashes, sequence.known)
         held = hits - self._kv.idle_hits(sequence.hashes, hits)
         promised = sum(
-            max(0, blocks_for(one.known, size) - len(one.table)) for one in self._running.values()
+            blocks_for(short, size)
+            for one in self._running.values()
+            if (short := one.known - len(one.table) * size) > 0
         )
         return blocks_for(sequence.known, size) - held <= self._kv.available - promised
 

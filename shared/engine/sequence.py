@@ -34,7 +34,7 @@ class Sequence:
         counted: Counted | None = None,
     ) -> None:
         """`counted`: how long it is, where its ids are of no matter; it has none then."""
-        self.request = request
+        self.request, self.id = request, request.id
         self.prefill_only = prefill_only
         """It ends when its known ids are computed."""
         self.epoch = epoch
@@ -75,11 +75,6 @@ class Sequence:
         """Whether the first outcome is out."""
         self.uncached_tokens = self.known
         """Expected prefill when it was queued."""
-
-    @property
-    def id(self) -> str:
-        """The request's."""
-        return self.request.id
 
     @property
     def generated(self) -> int:

@@ -38,32 +38,42 @@ class HotPrefixes:
         """`block_tokens`: of the blocks that it is told of; a simulation's are coarser."""
         self._block_tokens = block_tokens
         self._hot: OrderedDict[bytes, None] = OrderedDict()
-        self._sketch: bytes | None = b""
+        self._bits = bytearray(SKETCH_BYTES)
+        self._setters = [0] * _BITS
+        """How many checkpoints set each bit: one that goes clears those that are only its own."""
 
     def touch(self, hashes: Sequence[bytes]) -> None:
         """A chain, from its first block on, is here."""
         for index in reversed(marks(len(hashes), self._block_tokens)):  # the first go last
-            self._hot[hashes[index]] = None
-            self._hot.move_to_end(hashes[index])
+            block_hash = hashes[index]
+            if block_hash in self._hot:
+                self._hot.move_to_end(block_hash)
+            else:
+                self._hot[block_hash] = None
+                self._set(block_hash)
         while len(self._hot) > CHECKPOINTS_MAX:
-            self._hot.popitem(last=False)
-        self._sketch = None
+            self._unset(self._hot.popitem(last=False)[0])
 
     def clear(self) -> None:
         """Nothing is here any more."""
-        self._hot.clear()
-        self._sketch = b""
+        while self._hot:
+            self._unset(self._hot.popitem()[0])
 
     @property
     def sketch(self) -> bytes:
         """`SKETCH_BYTES` bytes, or none if nothing is hot."""
-        if self._sketch is None:
-            bits = bytearray(SKETCH_BYTES)
-            for block_hash in self._hot:
-                for place in _places(block_hash):
-                    bits[place >> 3] |= 1 << (place & 7)
-            self._sketch = bytes(bits)
-        return self._sketch
+        return bytes(self._bits) if self._hot else b""
+
+    def _set(self, block_hash: bytes) -> None:
+        for place in _places(block_hash):
+            self._setters[place] += 1
+            self._bits[place >> 3] |= 1 << (place & 7)
+
+    def _unset(self, block_hash: bytes) -> None:
+        for place in _places(block_hash):
+            self._setters[place] -= 1
+            if not self._setters[place]:
+                self._bits[place >> 3] ^= 1 << (place & 7)
 
 
 Probes = list[tuple[int, list[tuple[int, int]]]]

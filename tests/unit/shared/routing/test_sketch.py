@@ -58,6 +58,20 @@ def test_the_longest_unused_chains_are_dropped() -> None:
     assert sum(known[:100]) <= 3
 
 
+def test_a_sketch_is_that_of_its_hot_chains_alone_whatever_was_hot_before() -> None:
+    hot, anew = HotPrefixes(), HotPrefixes()
+    for name in range(3 * CHECKPOINTS_MAX):
+        hot.touch(chain(name, 8))
+        if name >= 2 * CHECKPOINTS_MAX:
+            anew.touch(chain(name, 8))
+    assert hot.sketch == anew.sketch
+    hot.clear()
+    hot.touch(chain(1, 8))
+    anew.clear()
+    anew.touch(chain(1, 8))
+    assert hot.sketch == anew.sketch
+
+
 def test_a_full_sketch_is_wrong_less_than_once_in_a_hundred_times() -> None:
     hot = HotPrefixes()
     for name in range(CHECKPOINTS_MAX):
