@@ -31,6 +31,12 @@ class Server:
     alive: bool = True
     version: int = 0
     """Grows when it is planned anew when the core is to be woken."""
+    held_s: float = 0.0
+    """Times of all ends minus times of all beginnings of the requests that it took."""
+
+    def mean_held(self, now: float) -> float:
+        """Requests that it had, on average up to now."""
+        return (self.held_s + self.core.in_flight * now) / now
 
 
 @dataclass(slots=True)

@@ -26,6 +26,8 @@ class Figures:
     """Share of answered requests that a core of another region served."""
     busy: tuple[float, ...]
     """Share of the time in which each region's cores ran steps."""
+    uneven: float = 1.0
+    """Requests at the core that had most, over the mean of all cores; the mean of the runs."""
     reasons: tuple[tuple[str, int], ...] = ()
     """Why requests were refused."""
 
@@ -65,5 +67,10 @@ def figures(runs: Sequence[Run]) -> Figures:
         hit_rate=sum(one.cached_tokens for one in good) / prompts if prompts else 0.0,
         away=sum(one.region != one.origin for one in good) / len(good) if good else 0.0,
         busy=tuple(sum(run.busy[region] for run in runs) / len(runs) for region in regions),
+        uneven=sum(_uneven(run.held) for run in runs) / len(runs) if runs else 1.0,
         reasons=tuple(sorted(reasons.items())),
     )
+
+
+def _uneven(held: Sequence[float]) -> float:
+    return max(held) * len(held) / sum(held) if sum(held) else 1.0

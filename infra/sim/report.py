@@ -16,8 +16,8 @@ from firstlight.infra.sim.rules import PUBLISHED
 from firstlight.infra.sim.workload import offered_s
 
 _HEADS = (
-    *("rule", "TTFT p50 ms", "p95", "p99", "refused", "hits", "away", "busy", "E2E p50 s"),
-    "in which way",
+    *("rule", "TTFT p50 ms", "p95", "p99", "refused", "hits", "away", "busy", "uneven"),
+    *("E2E p50 s", "in which way"),
 )
 PLOTTED_MAX = 6
 """Rules in one plot: ours, and the best of the others."""
@@ -189,6 +189,7 @@ def _cells(told: Figures) -> list[str]:
         f"{told.hit_rate:.3f}",
         f"{told.away:.2f}",
         " ".join(f"{share:.2f}" for share in told.busy),
+        f"{told.uneven:.2f}",
         f"{told.e2e_p50_ms / 1000:.1f}" if isfinite(told.e2e_p50_ms) else "never",
     ]
 

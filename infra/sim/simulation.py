@@ -61,6 +61,8 @@ class Run:
     """From the first arrival to the last."""
     busy: tuple[float, ...]
     """Share of that time in which each region's cores were busy."""
+    held: tuple[float, ...]
+    """Requests that each core had in that time, on average."""
     steps: int
 
 
@@ -97,6 +99,7 @@ class _Simulation:
         self._flights: list[Flight] = []
         self._open_flights: dict[str, Flight] = {}
         self._busy_at_end: list[float] = []
+        self._held_at_end: list[float] = []
 
     def run(self) -> Run:
         """Everything, and what became of it."""
@@ -113,6 +116,7 @@ class _Simulation:
             tuple(_served(flight) for flight in self._flights),
             last_s,
             tuple(self._busy_at_end),
+            tuple(self._held_at_end),
             sum(one.core.steps for one in self._servers),
         )
 
@@ -122,6 +126,7 @@ class _Simulation:
             cores = [one.core for one in self._servers if one.region == region]
             busy_s = sum(core.busy_by(last_s) for core in cores)
             self._busy_at_end.append(busy_s / len(cores) / last_s)
+        self._held_at_end = [one.mean_held(last_s) for one in self._servers]
 
     def _tick(self) -> None:
         """Once a second regions tell each other what they have to do."""
@@ -181,6 +186,7 @@ class _Simulation:
             back = flight.edge.links[server.index].back
             self._events.at(back.arrival_s(now), self._turned_away, flight, tries, why)
             return
+        server.held_s -= now
         self._open_flights[flight.name] = flight
         self._wake_when_due(server)
 
@@ -216,6 +222,7 @@ class _Simulation:
             return
         now = self._events.now
         for told in server.core.run(now):
+            server.held_s += now * isinstance(told, Ended)
             flight = self._open_flights.get(told.request)
             if flight is None:
                 continue
@@ -287,6 +294,7 @@ class _Simulation:
     def _kill(self, server: Server, *, silent: bool) -> None:
         now = self._events.now
         given = server.core.kill(now)
+        server.held_s += now * len(given)
         server.alive = False
         server.version += 1
         for name, tokens in given.items():

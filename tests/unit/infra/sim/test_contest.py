@@ -33,10 +33,11 @@ def served(ttft_ms: float, number: int = 0) -> Served:
 
 
 def test_a_refused_request_took_for_ever() -> None:
-    run_ = Run(tuple(served(ms) for ms in (1.0, 2.0, 3.0, inf)), 1.0, (0.5,), 9)
+    run_ = Run(tuple(served(ms) for ms in (1.0, 2.0, 3.0, inf)), 1.0, (0.5,), (3.0, 1.0), 9)
     told = figures([run_])
     assert (told.ttft_p50_ms, told.ttft_p95_ms, told.refused) == (2.0, inf, 1)
     assert told.hit_rate == 0.4
+    assert told.uneven == 1.5
     assert told.reasons == (("full", 1),)
     assert told.as_object()["ttft_p95_ms"] is None
 
