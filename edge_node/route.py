@@ -136,11 +136,13 @@ class CoreRouter:
     ) -> tuple[Route, dict[str, int]]:
         """The route, and the prompt tokens that cores should have.
 
-        The region that is drawn is looked at first, and alone unless requests wait there; of very
-        many cores in it those that this edge sent the prefix to, and some at random.
+        The region that is drawn is looked at first, with this edge's own, and no other unless
+        requests wait there; of very many cores in them those that this edge sent the prefix to, and
+        some at random.
         """
         region, wanted = region_of(wanted, self._rng)
-        near = [link for link in links if link.info.region == region]
+        regions = () if region is None else (region, self._region)
+        near = [link for link in links if link.info.region in regions]
         if len(near) > LOOKED_AT_MAX:
             sent = self._sent.resident(hashes, now)
             some = self._rng.sample(near, LOOKED_AT_MAX)
@@ -150,12 +152,12 @@ class CoreRouter:
             if route.candidates and (first := route.candidates[0]).reason == "cold":
                 if first.cost.queue_ms <= WAIT_MS:
                     return route, resident
-                links = [*near, *self._elsewhere(region, links)]
+                links = [*near, *self._elsewhere(regions, links)]
         return self._route_among(wanted, links, hashes, now)
 
-    def _elsewhere(self, region: str | None, links: Sequence[CoreLink]) -> list[CoreLink]:
+    def _elsewhere(self, regions: Collection[str], links: Sequence[CoreLink]) -> list[CoreLink]:
         """Links to other regions, in case the wait is shorter there; some of very many."""
-        far = [link for link in links if link.info.region != region]
+        far = [link for link in links if link.info.region not in regions]
         return far if len(far) <= LOOKED_AT_MAX else self._rng.sample(far, LOOKED_AT_MAX)
 
     def _route_among(

@@ -1,8 +1,9 @@
 """Which core: the one rule of the mesh, asked by edges for each request.
 
 1. The region is drawn by the spill row of this edge's origin with the session's hash; without a row
-   it is this edge's own. If what was drawn is shed, only a core that is cold by our own knowledge
-   may serve: what a link heard last is newer than any row.
+   it is this edge's own, and it is too while nobody waits at the best core here, which is cold:
+   what a link heard last is newer than any row. If what was drawn is shed, only a core that is cold
+   by our own knowledge may serve.
 2. Leave out cores that do not serve the model or cannot hold the prompt. Ejected cores are left out
    too, unless fewer than half are healthy: then health is not believed (panic).
 3. After a failure prefer cores of the numerics class that the answer began in.
@@ -93,7 +94,7 @@ def choose(states: Sequence[CoreState], wanted: Wanted, rng: Random) -> Route:
     if region is None:
         route = _shed(states, wanted, rng)
     else:
-        route = _in_region(states, wanted, region, rng)
+        route = _kept(states, wanted, region, rng) or _in_region(states, wanted, region, rng)
     if wanted.spill is None:
         return route
     shares = wanted.spill.fractions
@@ -112,6 +113,20 @@ def region_of(wanted: Wanted, rng: Random) -> tuple[str | None, Wanted]:
         wanted = replace(wanted, session=rng.randbytes(SESSION_BYTES))
     region = draw(row, wanted.session)
     return region or (None if row.shed > 0.0 else wanted.home), wanted
+
+
+def _kept(states: Sequence[CoreState], wanted: Wanted, drawn: str, rng: Random) -> Route | None:
+    """Home's route, if another region was drawn and nothing waits at home's best core."""
+    if drawn == wanted.home or wanted.numerics_class is not None:
+        return None
+    route = _in_region(states, wanted, wanted.home, rng)
+    first = next(iter(route.candidates), None)
+    if first is None or first.region != wanted.home or first.reason != "cold":
+        return None
+    queued = next(state.load.queued for state in states if state.core == first.core)
+    if queued or first.cost.queue_ms > WAIT_MS:
+        return None
+    return replace(route, reason=f"home region: nothing waits here, though {drawn} was drawn")
 
 
 def _in_region(states: Sequence[CoreState], wanted: Wanted, drawn: str, rng: Random) -> Route:

@@ -46,14 +46,29 @@ def choice(name: str = "r", session: bytes = b"") -> Choice:
     )
 
 
-async def test_the_region_is_drawn_by_the_row_that_the_edge_follows() -> None:
-    near, far = linked("near"), linked("far", "par")
+async def test_the_region_is_drawn_by_the_row_that_the_edge_follows_once_requests_wait_here() -> (
+    None
+):
+    near, far = linked("near", queued=1), linked("far", "par")
     chosen = router(near, far, row=Row((("par", 1.0),)))
     with chosen.place(choice(), near.load_at_s) as (link, assignment):
         assert link is far
         assert assignment.route.drawn == "par"
     with router(near, far).place(choice(), near.load_at_s) as (link, _):
         assert link is near
+
+
+async def test_what_is_drawn_away_stays_where_nothing_waits_however_many_are_linked() -> None:
+    row, far = Row((("par", 1.0),)), [linked(f"f{n}", "par") for n in range(6)]
+    others = [linked(f"s{n}", "syd") for n in range(6)]
+    waits = [linked(f"h{n}", queued=1, queued_prefill_tokens=1000) for n in range(6)]
+    with router(*waits, *far, *others, row=row).place(choice(), far[0].load_at_s) as (link, _):
+        assert link in far
+    idle = linked("idle")
+    chosen = router(idle, *waits, *far, *others, row=row)
+    with chosen.place(choice(), far[0].load_at_s) as (link, assignment):
+        assert link is idle
+        assert assignment.route.reason == "home region: nothing waits here, though par was drawn"
 
 
 async def test_a_queue_at_home_is_left_for_another_region_however_many_are_linked() -> None:

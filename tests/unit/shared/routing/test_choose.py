@@ -270,7 +270,8 @@ def test_a_route_is_never_empty_while_any_core_is_known(states: list[CoreState],
 
 
 SPILL = Row((("lon", 0.6), ("par", 0.4)))
-TWO_REGIONS = [core("home"), core("away", "par", rtt_ms=9)]
+WAITS = replace(core("home"), load=replace(core("home").load, queued=1, queued_prefill_tokens=20))
+TWO_REGIONS = [WAITS, core("away", "par", rtt_ms=9)]
 
 
 def test_the_region_is_drawn_by_the_shares_of_the_row() -> None:
@@ -281,6 +282,27 @@ def test_the_region_is_drawn_by_the_shares_of_the_row() -> None:
     assert route.reason == "region par: drawn by its share"
 
 
+@pytest.mark.parametrize(
+    "waits",
+    [
+        WAITS,
+        replace(WAITS, load=replace(core("home").load, queued_prefill_tokens=60)),
+        core("home", kv=0.9),
+        core("home", draining=True),
+    ],
+)
+def test_what_is_drawn_away_goes_only_if_home_has_no_cold_core_at_which_nothing_waits(
+    waits: CoreState,
+) -> None:
+    wanted = replace(WANTED, spill=Row((("par", 1.0),)))
+    away = core("away", "par", rtt_ms=9)
+    assert picks([waits, away], wanted) == {"away": 300}
+    route = choose([waits, core("other"), away], wanted, Random(1))
+    assert names(route)[0] == "other"
+    assert route.reason == "home region: nothing waits here, though par was drawn"
+    assert route.drawn == "par"
+
+
 def test_a_session_stays_in_its_region() -> None:
     for number in range(20):
         session = number.to_bytes(8, "little")
@@ -289,9 +311,9 @@ def test_a_session_stays_in_its_region() -> None:
 
 def test_another_region_enters_only_when_all_of_the_drawn_one_is_at_its_cap() -> None:
     wanted = replace(WANTED, spill=Row((("par", 1.0),)))
-    hot = [core("home"), core("away", "par", running=9), core("far", "syd", rtt_ms=250)]
+    hot = [WAITS, core("away", "par", running=9), core("far", "syd", rtt_ms=250)]
     assert picks(hot, wanted) == {"away": 300}
-    full = [core("far", "syd", rtt_ms=250), core("home"), core("away", "par", running=10)]
+    full = [core("far", "syd", rtt_ms=250), WAITS, core("away", "par", running=10)]
     route = choose(full, wanted, Random(1))
     assert names(route) == ["home", "far", "away"]
     assert route.reason == "region lon: none free in par"
