@@ -17,6 +17,23 @@ from firstlight.shared.tls import TlsConfig
 
 
 @dataclass(frozen=True, slots=True)
+class GpuSection:
+    """What a core does with its GPU, if `device` is one."""
+
+    memory_share: float = 0.9
+    """Of the memory that is free when the core starts, what weights, the largest step and the KV
+    pool may take together: the pool gets what is left, in the place of `engine.blocks`."""
+    graphs: bool = True
+    """Steps are captured and replayed; false: every operation is launched each time. Changes no
+    bit."""
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for a share that is none."""
+        if not 0 < self.memory_share <= 1:
+            raise ConfigError(f"memory_share is {self.memory_share}, not above 0 and at most 1")
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSection:
     """What the core computes with."""
 
@@ -28,9 +45,13 @@ class ModelSection:
     name: str | None = None
     """What requests call it; null takes the file's or folder's own name."""
     weights: Literal["auto", "q4", "q8", "bf16", "f32"] = "auto"
-    """`auto`: as the file holds them where the C++ kernels can, else 8 bits; float32 in torch."""
+    """`auto`: as the file holds them where the C++ kernels can, else 8 bits; float32 in torch; on a
+    GPU as the file holds them where its kernels can, else bf16."""
+    device: str = "cpu"
+    """`cuda`, or `cuda:1` for the second one, computes on that GPU, or the core does not start."""
+    gpu: GpuSection = GpuSection()
     kernels: Literal["auto", "cpu", "eager", "reference"] = "auto"
-    """`cpu`: in C++, `eager`: in torch; `auto` takes the first where it can run."""
+    """On a CPU. `cpu`: in C++, `eager`: in torch; `auto` takes the first where it can run."""
     window: int = 0
     """Tokens that a row sees, with `sinks` of the text's first ones beside them; 0: all. For texts
     longer than those that the model was trained on (docs/models.md says at what cost)."""

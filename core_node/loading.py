@@ -10,7 +10,8 @@ from firstlight.core_node.config import ModelSection
 from firstlight.core_node.loaded import Loaded, as_it_is, warm
 from firstlight.shared.blocks import kv_namespace
 from firstlight.shared.engine.engine import Engine
-from firstlight.shared.engine.model.load import load_model
+from firstlight.shared.engine.kv.storage import KvStorage
+from firstlight.shared.engine.model.load import LoadedModel, load_model
 from firstlight.shared.engine.plan import EngineConfig, Runner
 from firstlight.shared.engine.runner import TorchRunner, measured_copies
 from firstlight.shared.model_files import default_model_path
@@ -34,11 +35,11 @@ def load_engine(
         threads=section.threads,
         window=section.window,
         sinks=section.sinks,
+        device=section.device,
+        graphs=section.gpu.graphs,
     )
     tokenizer = load_tokenizer(path)
-    limits = wanted.fitted(model.config.context_max)
-    storage = model.storage(limits.blocks, limits.host_blocks)
-    runner = TorchRunner(model, storage)
+    limits, storage, runner = _pooled(model, section, wanted)
     if limits.copy_bytes_per_s is None:
         in_both = min(limits.blocks, limits.host_blocks)
         limits = replace(limits, copy_bytes_per_s=measured_copies(runner, in_both))
@@ -58,3 +59,21 @@ def load_engine(
         namespace=kv_namespace(model.weights_hash, storage.layout, model.numerics_class),
         prepare=lambda: torch.set_num_threads(section.threads),
     )
+
+
+def _pooled(
+    model: LoadedModel, section: ModelSection, wanted: EngineConfig
+) -> tuple[EngineConfig, KvStorage, Runner]:
+    """The limits as they are, and a runner over a pool of that many blocks."""
+    if section.device == "cpu":
+        limits = wanted.fitted(model.config.context_max)
+        storage = model.storage(limits.blocks, limits.host_blocks)
+        return limits, storage, TorchRunner(model, storage)
+    from firstlight.shared.engine.device.model import GpuModel  # where Triton is
+    from firstlight.shared.engine.device.runner import GpuRunner, with_pool
+
+    placed = model.transformer
+    assert isinstance(placed, GpuModel), section.device
+    limits = with_pool(placed, wanted, section.gpu.memory_share).fitted(model.config.context_max)
+    storage = model.storage(limits.blocks, limits.host_blocks)
+    return limits, storage, GpuRunner(placed, storage, limits)

@@ -17,7 +17,7 @@ from firstlight.kernels.pages import Heads, Span
 
 
 class EagerKernels:
-    """See `firstlight.kernels.ops.Kernels`. Checks what it relies on when it is made."""
+    """See `firstlight.kernels.sets.Kernels`. Checks what it relies on when it is made."""
 
     def __init__(self, heads: Heads) -> None:
         self._products = check_invariance(heads)

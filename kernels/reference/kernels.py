@@ -14,7 +14,7 @@ from firstlight.kernels.pages import BLOCK_ROWS, Heads, Span, check_spans
 
 
 class ReferenceKernels:
-    """See `firstlight.kernels.ops.Kernels`."""
+    """See `firstlight.kernels.sets.Kernels`."""
 
     signature = "reference"
 

@@ -11,12 +11,13 @@ from firstlight.kernels.reference.rotary import read_pages
 def attend_prefill(
     queries: Tensor, pages: Tensor, plan: AttentionPlan, scales: Tensor | None
 ) -> Tensor:
-    """[n, heads, dim] → the same: softmax over all visible keys at once."""
-    parts = [
-        _one(queries[first : first + rows], pages, scales, plan, table, context)
-        for (first, rows, context), table in zip(plan.spans.tolist(), plan.tables, strict=True)
-    ]
-    return torch.cat(parts) if parts else torch.empty_like(queries)
+    """[n, heads, dim] → the same: softmax over all visible keys at once; zeros in no span."""
+    out = torch.zeros_like(queries)
+    for (first, rows, context), table in zip(plan.spans.tolist(), plan.tables, strict=True):
+        if rows:
+            own = slice(first, first + rows)
+            out[own] = _one(queries[own], pages, scales, plan, table, context)
+    return out
 
 
 def visible(plan: AttentionPlan, first_position: int, context: int) -> Tensor:

@@ -44,7 +44,7 @@ def rotate_and_write(
             codes, own = quantize_rows(fresh, pages.dtype)
             pages[side, block, :, offset] = codes
             scales[side, block, :, offset] = own
-    return turned[:, :heads].to(rows.dtype)
+    return turned[:, :heads].to(rows.dtype).contiguous()
 
 
 def read_pages(pages: Tensor, scales: Tensor | None) -> Tensor:

@@ -12,6 +12,7 @@ from firstlight.shared.engine.model.config import ModelConfig
 from firstlight.shared.errors import ConfigError
 
 assert BLOCK_ROWS == BLOCK_TOKENS, (BLOCK_ROWS, BLOCK_TOKENS)
+_CPU = torch.device("cpu")
 
 
 class KvStorage:
@@ -28,14 +29,21 @@ class KvStorage:
         blocks: int,
         host_blocks: int = 0,
         form: PageForm = FLOAT_PAGES,
+        device: torch.device = _CPU,
     ) -> None:
         if blocks < 1:
             raise ConfigError(f"a KV pool of {blocks} blocks, expected at least 1")
         one = (config.kv_heads, BLOCK_TOKENS, config.head_dim)
+        on_gpu = device.type == "cuda"
+        shape, host_shape = (config.layers, 2, blocks, *one), (host_blocks, config.layers, 2, *one)
         try:
-            self.pages = _zeros((config.layers, 2, blocks, *one), form.dtype)
-            self.host = torch.empty((host_blocks, config.layers, 2, *one), dtype=form.dtype)
-            """The host tier: a block is one contiguous run. Its memory is taken as it is used."""
+            if on_gpu:
+                self.pages = torch.zeros(shape, dtype=form.dtype, device=device)
+            else:
+                self.pages = _zeros(shape, form.dtype)
+            self.host = torch.empty(host_shape, dtype=form.dtype, pin_memory=on_gpu)
+            """The host tier: a block is one contiguous run. On a CPU its memory is taken as it is
+            used; beside a GPU at once, since it copies only what stays where it is."""
         except (RuntimeError, OSError, OverflowError) as error:
             values = (blocks + host_blocks) * BLOCK_TOKENS * config.kv_values_per_token
             size = values * form.dtype.itemsize
@@ -46,15 +54,11 @@ class KvStorage:
         self.layout = f"{form.name} layers={config.layers} 2 {'x'.join(map(str, one))}"
         """What the bytes of a block mean; part of the namespace that cores share KV in."""
         self.blocks = blocks
+        self.block_bytes = block_bytes(config, form)
 
     def block(self, block: int) -> Tensor:
         """One block of the pool, a view [layers, 2, kv_heads, 16, head_dim]."""
         return self.pages[:, :, block]
-
-    @property
-    def block_bytes(self) -> int:
-        """Size of one block."""
-        return self.block(0).numel() * self.pages.element_size()
 
     @property
     def k(self) -> Tensor:
@@ -70,6 +74,11 @@ class KvStorage:
     def bytes(self) -> int:
         """Size of the pool, without the host tier."""
         return self.pages.numel() * self.pages.element_size()
+
+
+def block_bytes(config: ModelConfig, form: PageForm) -> int:
+    """Size of a block in a pool of this form."""
+    return config.kv_values_per_token * BLOCK_TOKENS * form.dtype.itemsize
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from firstlight.kernels.ops import open_kernels
 from firstlight.kernels.pages import PageForm
+from firstlight.kernels.sets import open_gpu, open_kernels
 from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.batch import StepBatch
 from firstlight.shared.engine.model.config import (
@@ -56,6 +56,11 @@ class Model(Protocol):
         """Which kernels it runs on, in words."""
         ...
 
+    @property
+    def device(self) -> torch.device:
+        """Where its pool has to lie."""
+        ...
+
     def logits(self, batch: StepBatch, kv: KvStorage) -> Tensor:
         """Float32 [m, vocab]: raw logits of `batch.logit_rows`; writes keys and values of all rows.
 
@@ -89,7 +94,8 @@ class LoadedModel:
 
     def storage(self, blocks: int, host_blocks: int = 0) -> KvStorage:
         """A pool, and a host tier, for its keys and values. Raises `ConfigError`."""
-        return KvStorage(self.config, blocks, host_blocks, self.transformer.form)
+        model = self.transformer
+        return KvStorage(self.config, blocks, host_blocks, model.form, model.device)
 
 
 def load_model(
@@ -100,13 +106,16 @@ def load_model(
     threads: int = 1,
     window: int = 0,
     sinks: int = 0,
+    device: str = "cpu",
+    graphs: bool = True,
 ) -> LoadedModel:
     """Load a GGUF file, or a folder with `config.json` and safetensors.
 
     `auto` kernels are those in C++ if they were built, this machine runs them and the model's shape
     fits them; else torch's. Sets torch's number of threads for the whole process, since it is part
     of the numerics class of torch's kernels. With `window` and `sinks` rows see the first and the
-    last tokens only (`with_sinks`).
+    last tokens only (`with_sinks`). A `device` other than cpu is a GPU, and nothing else will do;
+    `graphs` says whether its steps are captured.
 
     Raises:
         ConfigError: a file is wrong, an architecture unsupported, an option unknown.
@@ -118,7 +127,15 @@ def load_model(
     name, config, source = open_model(path)
     if window or sinks:
         config = with_sinks(config, window, sinks)
-    transformer = place(config, source, weights=weights, kernels=kernels, threads=threads)
+    transformer = place(
+        config,
+        source,
+        weights=weights,
+        kernels=kernels,
+        threads=threads,
+        device=device,
+        graphs=graphs,
+    )
     digest = source.digest()
     shape = replace(config, eos_ids=())
     parts = f"{digest}\n{shape}\n{transformer.signature}"
@@ -138,8 +155,14 @@ def place(
     weights: str = "auto",
     kernels: str = "auto",
     threads: int = 1,
+    device: str = "cpu",
+    graphs: bool = True,
 ) -> Model:
-    """The weights, placed for the kernels of this name. Raises `ConfigError`."""
+    """The weights, placed for the kernels of this name, or on a GPU. Raises `ConfigError`."""
+    if device != "cpu":
+        if kernels != "auto":
+            raise ConfigError(f"kernels {kernels!r} are a CPU's, and device is {device!r}")
+        return _on_gpu(config, source, weights, device, graphs=graphs)
     if kernels not in KERNELS:
         raise ConfigError(f"kernels {kernels!r} are unknown, expected {', '.join(KERNELS)}")
     if weights not in FORMATS:
@@ -153,6 +176,19 @@ def place(
         )
     chosen = open_kernels("eager" if kernels == "auto" else kernels, heads_of(config))
     return Transformer(config, source, chosen, _EAGER_WEIGHTS[weights], threads)
+
+
+def _on_gpu(
+    config: ModelConfig, source: Weights, weights: str, device: str, *, graphs: bool
+) -> Model:
+    try:
+        kernels = open_gpu(device, graphs=graphs)
+    except ValueError as error:
+        raise ConfigError(f"model.{error}") from error
+    # Only now is Triton known to be here.
+    from firstlight.shared.engine.device.model import GpuModel
+
+    return GpuModel(config, source, kernels, weights)
 
 
 def open_model(path: Path) -> tuple[str, ModelConfig, Weights]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from firstlight.kernels.ops import Kernels, Linear
 from firstlight.kernels.reference.experts import route
+from firstlight.kernels.sets import Kernels, Linear
 
 
 @dataclass(frozen=True)

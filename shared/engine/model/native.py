@@ -61,6 +61,7 @@ class NativeModel:
     """Weights placed in a decoder of `kernels.cpu`."""
 
     form = HALF_PAGES
+    device = torch.device("cpu")
 
     def __init__(
         self, config: ModelConfig, weights: Weights, weight_format: str, threads: int

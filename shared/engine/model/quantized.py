@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firstlight.shared.engine.model.entries import Entries
-from firstlight.shared.engine.model.tensors import Blocks, Floats, Tensors
+from firstlight.shared.engine.model.tensors import Blocks, Codes, Floats, Tensors
 from firstlight.shared.errors import ConfigError
 
 METHODS = ("fp8", "fbgemm_fp8", "compressed-tensors", "awq", "gptq")
@@ -25,6 +25,8 @@ _WORD_CODES = 8
 _AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """Where in a word the code of each of eight outputs is."""
 _BLOCK = 32
+_GROUPS = (32, 64, 128, 256)
+"""Inputs that share a scale, where kernels on a GPU take 4-bit codes as they are."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,20 @@ class Float8Matrix:
         """None: no kernel on a CPU takes 8-bit floats."""
         return None
 
+    def coded(self) -> Codes | None:
+        """The codes with a scale for each output and group of inputs, each as often as it holds for
+        one; None if inputs are not whole groups that kernels take."""
+        codes = self.tensors.codes(self.name)
+        scale = self.tensors.floats(self.scale)
+        self.tensors.check_finite(self.name, _FLOAT8[np.unique(codes)])
+        if self.block is None:
+            scales = np.broadcast_to(scale.reshape(-1, 1), (len(codes), 1))
+        elif codes.shape[1] % self.block[1] or self.block[1] % _BLOCK:
+            return None
+        else:
+            scales = scale[np.arange(len(codes)) // self.block[0]]
+        return Codes("fp8", codes, np.ascontiguousarray(scales))
+
 
 @dataclass(frozen=True)
 class Int4Matrix:
@@ -124,6 +140,14 @@ class Int4Matrix:
         packed = halves[:, :, 0] | halves[:, :, 1] << 4
         rows = np.concatenate((leading.view(np.uint8), packed), -1)
         return Blocks("Q4_1", rows.reshape(outputs, -1), inputs)
+
+    def coded(self) -> Codes | None:
+        """The same codes, scales and zeros; None if groups are not runs of 32, 64, 128 or 256."""
+        codes, scales, zeros, groups = self._parts()
+        size = codes.shape[1] // scales.shape[1]
+        if size not in _GROUPS or (groups != np.arange(codes.shape[1]) // size).any():
+            return None
+        return Codes("int4", codes, scales, np.ascontiguousarray(zeros.astype(np.uint8)))
 
     def _parts(self) -> tuple[Any, Floats, NDArray[np.int16], NDArray[np.int64]]:
         """Codes uint8 [outputs, inputs], scales and zeros [outputs, groups], each input's group."""

@@ -1,7 +1,7 @@
 """Tensors as they lie in files: memory-mapped until they are asked for, each checked before.
 
-They come out as float32, as the blocks that a GGUF file holds, or as the codes of an 8-bit or 4-bit
-checkpoint.
+They come out as float32, as the bytes that the file holds, as the blocks of a GGUF file, or as the
+codes of an 8-bit or 4-bit checkpoint.
 """
 
 from collections.abc import Sequence
@@ -38,6 +38,32 @@ class Blocks:
     """[outputs, bytes a row]."""
     inputs: int
     """Weights a row."""
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A tensor of floats as it lies in its file: nothing was copied, and no value looked at."""
+
+    path: Path
+    name: str
+    type: str
+    """F32, F16 or BF16."""
+    rows: Bytes
+    """[first dimension, bytes a row]: a view of the mapping."""
+
+
+@dataclass(frozen=True)
+class Codes:
+    """A matrix as codes: weight = (code − zero) · scale of its output and group of inputs."""
+
+    form: str
+    """int8, fp8 (e4m3) or int4."""
+    codes: Bytes
+    """[outputs, inputs], a byte a code; those of int4 are below 16."""
+    scales: Floats
+    """[outputs, groups]."""
+    zeros: Bytes | None = None
+    """int4: [outputs, groups]."""
 
 
 class Tensors:
@@ -91,6 +117,14 @@ class Tensors:
         self.check_finite(name, values)
         return values.reshape(entry.shape)
 
+    def mapped(self, name: str) -> Mapped | None:
+        """The same as the file has it; None where it holds something else than floats."""
+        entry = self.entries[name]
+        if entry.type not in FLOAT_TYPES:
+            return None
+        rows = self._bytes(entry).reshape(entry.shape[0], -1)
+        return Mapped(self._files[name], name, entry.type, rows)
+
     def codes(self, name: str) -> NDArray[Any]:
         """Bytes of 8-bit floats, or words of packed codes: a view of the mapping."""
         entry = self.entries[name]
@@ -109,6 +143,20 @@ class Tensors:
         leading = np.ascontiguousarray(blocks[:, : 2 * _BLOCK_FLOATS[entry.type]])
         self.check_finite(name, leading.view(np.float16))
         return Blocks(entry.type, raw.reshape(entry.shape[0], -1), entry.shape[1])
+
+    def block_codes(self, name: str) -> Codes | None:
+        """Blocks of 4 or 8 bits as codes; None for other blocks, and where a block has a least
+        value in the place of a zero."""
+        found = self.blocks(name)
+        if found is None or found.type == "Q4_1":
+            return None
+        blocks = found.rows.reshape(len(found.rows), found.inputs // 32, -1)
+        scales = np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0].astype(np.float32)
+        held = blocks[..., 2:]
+        if found.type == "Q8_0":
+            return Codes("int8", held.reshape(len(blocks), -1), scales)
+        codes = np.concatenate((held & 15, held >> 4), -1).reshape(len(blocks), -1)
+        return Codes("int4", codes, scales, np.full(scales.shape, 8, np.uint8))
 
     def check_finite(self, name: str, values: NDArray[Any]) -> None:
         """Raises `ConfigError`."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from firstlight.kernels.ops import Attention, Kernels, Linear
 from firstlight.kernels.pages import BLOCK_ROWS, FLOAT_PAGES, Heads
+from firstlight.kernels.sets import Attention, Kernels, Linear
 from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.batch import StepBatch
 from firstlight.shared.engine.model.config import ModelConfig
@@ -50,6 +50,7 @@ class Transformer:
     """Weights placed for one of the implementations in torch."""
 
     form = FLOAT_PAGES
+    device = torch.device("cpu")
     pick = staticmethod(pick_rows)
 
     def __init__(

@@ -21,11 +21,19 @@ from firstlight.shared.engine.model.quantized import (
     Quantization,
     find_quantized,
 )
-from firstlight.shared.engine.model.tensors import Blocks, Floats, Tensors
+from firstlight.shared.engine.model.tensors import Blocks, Codes, Floats, Mapped, Tensors
 from firstlight.shared.errors import ConfigError
 from firstlight.shared.model_files import TensorFile, read_json, read_safetensors
 
-__all__ = ["Blocks", "Floats", "Weights", "weights_from_folder", "weights_from_gguf"]
+__all__ = [
+    "Blocks",
+    "Codes",
+    "Floats",
+    "Mapped",
+    "Weights",
+    "weights_from_folder",
+    "weights_from_gguf",
+]
 
 _GGUF_NAMES = {
     "embedding": "token_embd.weight",
@@ -75,6 +83,14 @@ def _no_blocks(name: str, layer: int) -> Blocks | None:
     return None
 
 
+def _not_mapped(name: str, layer: int) -> Mapped | None:
+    return None
+
+
+def _not_coded(name: str, layer: int) -> Codes | None:
+    return None
+
+
 @dataclass(frozen=True)
 class Weights:
     """The tensors that a model needs, all there and of the right shape."""
@@ -85,6 +101,10 @@ class Weights:
     expert 5 are gate.5, up.5 and down.5."""
     blocks: Callable[[str, int], Blocks | None] = _no_blocks
     """The same as blocks; None where the file holds something else."""
+    mapped: Callable[[str, int], Mapped | None] = _not_mapped
+    """The same as the file has it; None where that is not floats, or in another order."""
+    coded: Callable[[str, int], Codes | None] = _not_coded
+    """The same as codes that kernels on a GPU take; None where there are none such."""
 
     def digest(self) -> str:
         """BLAKE2b-128 over the bytes of all files, in the order of their names."""
@@ -119,7 +139,22 @@ def weights_from_gguf(file: TensorFile, config: ModelConfig) -> Weights:
             return found
         return Blocks(found.type, _in_halves(found.rows, heads[name]), found.inputs)
 
-    return Weights((file.path,), read, blocks)
+    def mapped(name: str, layer: int) -> Mapped | None:
+        return None if name in heads else tensors.mapped(names[name, layer])
+
+    def coded(name: str, layer: int) -> Codes | None:
+        found = tensors.block_codes(names[name, layer])
+        if found is None or name not in heads:
+            return found
+        count, zeros = heads[name], found.zeros
+        return Codes(
+            found.form,
+            _in_halves(found.codes, count),
+            _in_halves(found.scales, count),
+            None if zeros is None else _in_halves(zeros, count),
+        )
+
+    return Weights((file.path,), read, blocks, mapped, coded)
 
 
 def weights_from_folder(
@@ -131,13 +166,13 @@ def weights_from_folder(
     held: dict[tuple[str, int], str | Float8Matrix | Int4Matrix] = {}
     for name, layer, shape in expected_tensors(config, len(tensors.entries), folder):
         theirs = _json_name(config, name, layer)
-        coded = None
+        quantized = None
         if quantization is not None and len(shape) == 2:
             base = theirs.removesuffix(".weight")
-            coded = find_quantized(quantization, tensors, base, shape)
-        if coded is None:
+            quantized = find_quantized(quantization, tensors, base, shape)
+        if quantized is None:
             tensors.expect(theirs, shape)
-        held[name, layer] = coded or theirs
+        held[name, layer] = quantized or theirs
 
     def read(name: str, layer: int) -> Floats:
         found = held[name, layer]
@@ -147,7 +182,15 @@ def weights_from_folder(
         found = held[name, layer]
         return None if isinstance(found, str) else found.blocks()
 
-    return Weights(tuple(paths), read, blocks)
+    def mapped(name: str, layer: int) -> Mapped | None:
+        found = held[name, layer]
+        return tensors.mapped(found) if isinstance(found, str) else None
+
+    def coded(name: str, layer: int) -> Codes | None:
+        found = held[name, layer]
+        return None if isinstance(found, str) else found.coded()
+
+    return Weights(tuple(paths), read, blocks, mapped, coded)
 
 
 def expected_tensors(

@@ -10,8 +10,8 @@ from firstlight.kernels.eager.linear import (
     can_pack,
     rows_are_independent,
 )
-from firstlight.kernels.ops import open_kernels
 from firstlight.kernels.pages import Heads
+from firstlight.kernels.sets import open_kernels
 
 HEIGHTS = (1, 2, 3, 5, 7, 11, 16, 17, 40, 64, 200, 512)
 

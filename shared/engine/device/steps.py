@@ -1,0 +1,181 @@
+"""Steps over memory that stays where it is: what differs between two of them are numbers in it.
+
+Every shape of step (`buckets`) has its layout of one buffer of inputs; its launches are captured
+when it first comes and replayed from then on. The host writes the numbers of a plan, sends them in
+one copy, replays, and sends what is asked of sampled rows while the device is busy with the layers.
+"""
+
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from firstlight.kernels.gpu.capture import Run, launch_again
+from firstlight.kernels.gpu.kernels import GpuKernels
+from firstlight.kernels.pages import BLOCK_ROWS
+from firstlight.kernels.plan import AttentionPlan
+from firstlight.shared.engine.device import asked as asking
+from firstlight.shared.engine.device.asked import Asked
+from firstlight.shared.engine.device.buckets import SPAN_ROWS, Bucket, Limits, captured
+from firstlight.shared.engine.device.decoder import Decoder
+from firstlight.shared.engine.device.packed import Field, Staging, size_of
+from firstlight.shared.engine.plan import SequencePlan, StepPlan
+
+NOWHERE = -1
+"""The slot of a row that belongs to no sequence."""
+_ASKED_BYTES = 64 << 10
+"""At first; doubled whenever penalties look at more."""
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """One shape: where its numbers are written, and what runs it."""
+
+    inputs: dict[str, NDArray[np.int64]]
+    size: int
+    replay: Run
+    kept: bool
+    """Whether it was captured."""
+
+
+class Steps:
+    """A decoder over one pool, for steps within limits."""
+
+    def __init__(
+        self, decoder: Decoder, kernels: GpuKernels, pages: Tensor, limits: Limits, vocab: int
+    ) -> None:
+        self._decoder, self._kernels, self._pages = decoder, kernels, pages
+        self._limits, self._vocab = limits, vocab
+        self._blocks = pages.shape[2]
+        device = kernels.device
+        self._inputs = Staging(device, size_of(_fields(limits.largest)))
+        self._asked = Staging(device, _ASKED_BYTES)
+        hidden = decoder.hidden
+        self._rows = torch.empty(limits.rows, hidden, dtype=decoder.dtype, device=device)
+        """What the layers leave of each row."""
+        self._none = torch.empty(0, 2, dtype=torch.int32, device=device)
+        self._prepared: dict[Bucket, _Prepared] = {}
+
+    @property
+    def captures(self) -> int:
+        """Shapes that were captured so far."""
+        return sum(one.kept for one in self._prepared.values())
+
+    def run(self, plan: StepPlan) -> tuple[Asked, NDArray[np.int32]] | None:
+        """Keys and values of all rows; what was asked, and what became of it (`asked.choose`).
+
+        None if nothing was asked. Raises `ValueError` for a plan that contradicts the limits, the
+        pool or the vocabulary, before anything is launched.
+        """
+        context = max(one.start + len(one.ids) for one in plan.sequences)
+        bucket = self._limits.bucket(plan.rows, context)
+        if len(plan.sequences) > bucket.sequences:
+            raise ValueError(
+                f"a step of {len(plan.sequences)} sequences, expected at most {bucket.sequences}"
+            )
+        prepared = self._prepared.get(bucket) or self._prepare(bucket)
+        self._write(plan, prepared.inputs)
+        self._inputs.send(prepared.size)
+        prepared.replay()
+        asked = asking.ask(plan, self._vocab)
+        if asked is None:
+            return None
+        there = asking.send(asked, self._room(asking.size_bytes(asked)))
+        logits = self._decoder.head(self._rows.index_select(0, there["rows"]))
+        found = asking.choose(asked, there, logits, self._kernels.form)
+        return asked, found.cpu().numpy()
+
+    def _prepare(self, bucket: Bucket) -> _Prepared:
+        fields = _fields(bucket)
+        here, there = self._inputs.views(fields)
+        # What is captured must be harmless to run: rows of no sequence.
+        inputs = {name: tensor.numpy() for name, tensor in here.items()}
+        _clear(inputs)
+        self._inputs.send(size_of(fields))
+        kept = captured(bucket, self.captures)
+        capture = self._kernels.capture if kept else launch_again
+        replay = capture(lambda: self._layers(bucket, there))
+        made = _Prepared(inputs, size_of(fields), replay, kept)
+        self._prepared[bucket] = made
+        return made
+
+    def _layers(self, bucket: Bucket, there: dict[str, Tensor]) -> None:
+        """All that is captured: a function of the inputs and of the pool."""
+        plan = AttentionPlan(
+            tables=there["tables"].index_select(0, there["owners"]),
+            spans=there["spans"],
+            tiles=self._none,
+            positions=there["positions"],
+            slots=there["slots"],
+            rows=bucket.rows,
+            rows_max=SPAN_ROWS,
+            context_max=bucket.context,
+            blocks=self._blocks,
+            window=0,
+            sinks=0,
+        )
+        rows = self._decoder.layers(there["ids"], plan, self._pages)
+        self._rows[: bucket.rows].copy_(rows)
+
+    def _write(self, plan: StepPlan, inputs: dict[str, NDArray[np.int64]]) -> None:
+        _clear(inputs)
+        ids, count = inputs["ids"], plan.rows
+        ids[:count] = np.fromiter(chain.from_iterable(s.ids for s in plan.sequences), np.int64)
+        if not 0 <= ids[:count].min() <= ids[:count].max() < self._vocab:
+            raise ValueError(f"ids has a value outside of 0…{self._vocab - 1}")
+        row = span = 0
+        for place, one in enumerate(plan.sequences):
+            self._write_sequence(one, place, row, inputs)
+            rows = len(one.ids)
+            starts = np.arange(0, rows, SPAN_ROWS)
+            counts = np.minimum(rows - starts, SPAN_ROWS)
+            spans = np.stack((row + starts, counts, one.start + starts + counts), 1)
+            inputs["spans"][span : span + len(spans)] = spans
+            inputs["owners"][span : span + len(spans)] = place
+            row, span = row + rows, span + len(spans)
+
+    def _write_sequence(
+        self, one: SequencePlan, place: int, row: int, inputs: dict[str, NDArray[np.int64]]
+    ) -> None:
+        end = one.start + len(one.ids)
+        used = -(-end // BLOCK_ROWS)
+        table = np.array(one.table[:used], np.int32)
+        if len(table) < used:
+            raise ValueError(f"{len(one.table)} blocks for {end} positions")
+        if not 0 <= table.min() <= table.max() < self._blocks:
+            raise ValueError(f"a table has a block outside of 0…{self._blocks - 1}")
+        inputs["tables"][place, :used] = table
+        positions = np.arange(one.start, end)
+        own = slice(row, row + len(one.ids))
+        inputs["positions"][own] = positions
+        inputs["slots"][own] = (
+            table[positions // BLOCK_ROWS].astype(np.int64) * BLOCK_ROWS + positions % BLOCK_ROWS
+        )
+
+    def _room(self, size: int) -> Staging:
+        held = self._asked.host.numel()
+        if size > held:
+            self._asked = Staging(self._kernels.device, max(size, 2 * held))
+        return self._asked
+
+
+def _fields(bucket: Bucket) -> list[Field]:
+    return [
+        ("ids", torch.int64, (bucket.rows,)),
+        ("positions", torch.int64, (bucket.rows,)),
+        ("slots", torch.int64, (bucket.rows,)),
+        ("spans", torch.int32, (bucket.spans, 3)),
+        ("owners", torch.int32, (bucket.spans,)),
+        ("tables", torch.int32, (bucket.sequences, bucket.table)),
+    ]
+
+
+def _clear(inputs: dict[str, NDArray[np.int64]]) -> None:
+    """As if there were no sequence: rows without keys, spans without rows. Tables are read only as
+    far as a span says."""
+    for name in ("ids", "positions", "spans", "owners"):
+        inputs[name].fill(0)
+    inputs["slots"].fill(NOWHERE)

@@ -1,0 +1,35 @@
+"""The runner of a GPU on this machine's CPU: its kernels interpreted, or in torch where they are not
+what is tested."""
+
+from pathlib import Path
+
+import torch
+
+from firstlight.kernels.gpu.capture import Capture, launch_again
+from firstlight.kernels.gpu.kernels import GpuKernels
+from firstlight.shared.engine.device.model import GpuModel
+from firstlight.shared.engine.device.runner import GpuRunner
+from firstlight.shared.engine.kv.storage import KvStorage
+from firstlight.shared.engine.model.load import open_model
+from firstlight.shared.engine.plan import EngineConfig
+
+CPU = torch.device("cpu")
+
+
+def gpu_kernels(
+    form: str = "gpu", *, capture: Capture = launch_again, free_bytes: int = 1 << 30
+) -> GpuKernels:
+    """As if there were a GPU with so much free memory."""
+    return GpuKernels(CPU, None, free_bytes, capture, form)
+
+
+def gpu_model(
+    folder: Path, form: str = "gpu", *, weights: str = "f32", capture: Capture = launch_again
+) -> GpuModel:
+    _, config, source = open_model(folder)
+    return GpuModel(config, source, gpu_kernels(form, capture=capture), weights)
+
+
+def gpu_runner(model: GpuModel, limits: EngineConfig) -> GpuRunner:
+    kv = KvStorage(model.config, limits.blocks, limits.host_blocks, model.form)
+    return GpuRunner(model, kv, limits.fitted(model.config.context_max))
