@@ -1,5 +1,4 @@
-"""The runner of a GPU on this machine's CPU: its kernels interpreted, or in torch where they are not
-what is tested."""
+"""The runner of a GPU on a CPU: its kernels interpreted, or in torch where they are not tested."""
 
 from pathlib import Path
 

@@ -33,7 +33,8 @@ class GpuModel:
         """Raises `ConfigError` for weights, or a model, that these kernels cannot run, and if the
         memory of the GPU is too small for them."""
         if weight_format not in FORMATS:
-            raise ConfigError(f"weights {weight_format!r} are unknown, expected {FORMATS}")
+            known = ", ".join(FORMATS)
+            raise ConfigError(f"weights {weight_format!r} are unknown, expected {known}")
         if config.sinks:
             raise ConfigError("sinks: kernels on a GPU have no window with sinks of this kind")
         placer = Placer(config, source, kernels, weight_format)

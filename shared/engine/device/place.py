@@ -56,7 +56,7 @@ class Placer:
     def floats(self, *names: str, layer: int = 0) -> Tensor:
         """[outputs, inputs] of the rows' dtype, whatever the file has."""
         with self._room(names, layer):
-            made = self._floats([names], layer)[0]
+            made = self._floats([names], layer, self.dtype)[0]
         self.bytes += made.nbytes
         return made
 
@@ -83,10 +83,10 @@ class Placer:
         )
 
     def _of_floats(self, names: Names, layer: int) -> Matrix:
-        values = self._floats(names, layer)
         form, group = _QUANTIZED.get(self._format, ("float", None))
         if names[0][0] in ("head", "router"):  # their errors go straight to what is chosen
             form, group = "float", None
+        values = self._floats(names, layer, self.dtype if form == "float" else torch.float32)
         if group is not None and values.shape[-1] % group:
             raise ConfigError(
                 f"weights {self._format!r}: {names[0][0]} has {values.shape[-1]} inputs, expected "
@@ -94,13 +94,11 @@ class Placer:
             )
         return quantize_matrix(values, form, group)
 
-    def _floats(self, names: Names, layer: int) -> Tensor:
+    def _floats(self, names: Names, layer: int, dtype: torch.dtype) -> Tensor:
         """[matrices, outputs, inputs], the parts of each filled one after another."""
         shapes = expected_shapes(self._config, layer)
         outputs, inputs = sum(shapes[name][0] for name in names[0]), shapes[names[0][0]][1]
-        made = torch.empty(
-            len(names), outputs, inputs, dtype=self.dtype, device=self._kernels.device
-        )
+        made = torch.empty(len(names), outputs, inputs, dtype=dtype, device=self._kernels.device)
         for matrix, parts in zip(made, names, strict=True):
             row = 0
             for name in parts:
