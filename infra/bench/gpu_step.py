@@ -207,7 +207,7 @@ def _attention_ms(
 
 @torch.inference_mode()
 def _wall_ms(steps: Steps, plans: Iterator[StepPlan], repeats: int) -> float:
-    """Median of steps, from the plan to the ids on the host; after some that compile and capture."""
+    """Median of steps, from the plan to the ids on the host; after some that compile."""
     times_ms = []
     for place in range(_WARM + repeats):
         plan = next(plans)

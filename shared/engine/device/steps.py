@@ -6,7 +6,6 @@ one copy, replays, and sends what is asked of sampled rows while the device is b
 """
 
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import torch
@@ -15,17 +14,15 @@ from torch import Tensor
 
 from firstlight.kernels.gpu.capture import Run, launch_again
 from firstlight.kernels.gpu.kernels import GpuKernels
-from firstlight.kernels.pages import BLOCK_ROWS
 from firstlight.kernels.plan import AttentionPlan
 from firstlight.shared.engine.device import asked as asking
 from firstlight.shared.engine.device.asked import Asked
 from firstlight.shared.engine.device.buckets import SPAN_ROWS, Bucket, Limits, captured
 from firstlight.shared.engine.device.decoder import Decoder
-from firstlight.shared.engine.device.packed import Field, Staging, size_of
-from firstlight.shared.engine.plan import SequencePlan, StepPlan
+from firstlight.shared.engine.device.inputs import Inputs, Writer, clear, fields
+from firstlight.shared.engine.device.packed import Staging, size_of
+from firstlight.shared.engine.plan import StepPlan
 
-NOWHERE = -1
-"""The slot of a row that belongs to no sequence."""
 _ASKED_BYTES = 64 << 10
 """At first; doubled whenever penalties look at more."""
 
@@ -34,7 +31,7 @@ _ASKED_BYTES = 64 << 10
 class _Prepared:
     """One shape: where its numbers are written, and what runs it."""
 
-    inputs: dict[str, NDArray[np.int64]]
+    inputs: Inputs
     size: int
     replay: Run
     kept: bool
@@ -49,9 +46,9 @@ class Steps:
     ) -> None:
         self._decoder, self._kernels, self._pages = decoder, kernels, pages
         self._limits, self._vocab = limits, vocab
-        self._blocks = pages.shape[2]
+        self._writer = Writer(pages.shape[2], vocab)
         device = kernels.device
-        self._inputs = Staging(device, size_of(_fields(limits.largest)))
+        self._inputs = Staging(device, size_of(fields(limits.largest)))
         self._asked = Staging(device, _ASKED_BYTES)
         hidden = decoder.hidden
         self._rows = torch.empty(limits.rows, hidden, dtype=decoder.dtype, device=device)
@@ -77,7 +74,7 @@ class Steps:
                 f"a step of {len(plan.sequences)} sequences, expected at most {bucket.sequences}"
             )
         prepared = self._prepared.get(bucket) or self._prepare(bucket)
-        self._write(plan, prepared.inputs)
+        self._writer.write(plan, prepared.inputs)
         self._inputs.send(prepared.size)
         prepared.replay()
         asked = asking.ask(plan, self._vocab)
@@ -89,16 +86,16 @@ class Steps:
         return asked, found.cpu().numpy()
 
     def _prepare(self, bucket: Bucket) -> _Prepared:
-        fields = _fields(bucket)
-        here, there = self._inputs.views(fields)
+        own = fields(bucket)
+        here, there = self._inputs.views(own)
         # What is captured must be harmless to run: rows of no sequence.
         inputs = {name: tensor.numpy() for name, tensor in here.items()}
-        _clear(inputs)
-        self._inputs.send(size_of(fields))
+        clear(inputs)
+        self._inputs.send(size_of(own))
         kept = captured(bucket, self.captures)
         capture = self._kernels.capture if kept else launch_again
         replay = capture(lambda: self._layers(bucket, there))
-        made = _Prepared(inputs, size_of(fields), replay, kept)
+        made = _Prepared(inputs, size_of(own), replay, kept)
         self._prepared[bucket] = made
         return made
 
@@ -113,69 +110,15 @@ class Steps:
             rows=bucket.rows,
             rows_max=SPAN_ROWS,
             context_max=bucket.context,
-            blocks=self._blocks,
+            blocks=self._pages.shape[2],
             window=0,
             sinks=0,
         )
         rows = self._decoder.layers(there["ids"], plan, self._pages)
         self._rows[: bucket.rows].copy_(rows)
 
-    def _write(self, plan: StepPlan, inputs: dict[str, NDArray[np.int64]]) -> None:
-        _clear(inputs)
-        ids, count = inputs["ids"], plan.rows
-        ids[:count] = np.fromiter(chain.from_iterable(s.ids for s in plan.sequences), np.int64)
-        if not 0 <= ids[:count].min() <= ids[:count].max() < self._vocab:
-            raise ValueError(f"ids has a value outside of 0…{self._vocab - 1}")
-        row = span = 0
-        for place, one in enumerate(plan.sequences):
-            self._write_sequence(one, place, row, inputs)
-            rows = len(one.ids)
-            starts = np.arange(0, rows, SPAN_ROWS)
-            counts = np.minimum(rows - starts, SPAN_ROWS)
-            spans = np.stack((row + starts, counts, one.start + starts + counts), 1)
-            inputs["spans"][span : span + len(spans)] = spans
-            inputs["owners"][span : span + len(spans)] = place
-            row, span = row + rows, span + len(spans)
-
-    def _write_sequence(
-        self, one: SequencePlan, place: int, row: int, inputs: dict[str, NDArray[np.int64]]
-    ) -> None:
-        end = one.start + len(one.ids)
-        used = -(-end // BLOCK_ROWS)
-        table = np.array(one.table[:used], np.int32)
-        if len(table) < used:
-            raise ValueError(f"{len(one.table)} blocks for {end} positions")
-        if not 0 <= table.min() <= table.max() < self._blocks:
-            raise ValueError(f"a table has a block outside of 0…{self._blocks - 1}")
-        inputs["tables"][place, :used] = table
-        positions = np.arange(one.start, end)
-        own = slice(row, row + len(one.ids))
-        inputs["positions"][own] = positions
-        inputs["slots"][own] = (
-            table[positions // BLOCK_ROWS].astype(np.int64) * BLOCK_ROWS + positions % BLOCK_ROWS
-        )
-
     def _room(self, size: int) -> Staging:
         held = self._asked.host.numel()
         if size > held:
             self._asked = Staging(self._kernels.device, max(size, 2 * held))
         return self._asked
-
-
-def _fields(bucket: Bucket) -> list[Field]:
-    return [
-        ("ids", torch.int64, (bucket.rows,)),
-        ("positions", torch.int64, (bucket.rows,)),
-        ("slots", torch.int64, (bucket.rows,)),
-        ("spans", torch.int32, (bucket.spans, 3)),
-        ("owners", torch.int32, (bucket.spans,)),
-        ("tables", torch.int32, (bucket.sequences, bucket.table)),
-    ]
-
-
-def _clear(inputs: dict[str, NDArray[np.int64]]) -> None:
-    """As if there were no sequence: rows without keys, spans without rows. Tables are read only as
-    far as a span says."""
-    for name in ("ids", "positions", "spans", "owners"):
-        inputs[name].fill(0)
-    inputs["slots"].fill(NOWHERE)
