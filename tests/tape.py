@@ -6,7 +6,7 @@ Python would decide anew, or make of another number, it does not see. That a num
 noted; on a device it would be an error.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -29,7 +29,7 @@ class Tape:
         run()
         calls: list[Call] = []
         mode = _Recorder(calls)
-        with mode, _launches(calls):
+        with mode, launches(calls):
             run()
         self.reads += mode.reads
 
@@ -70,10 +70,10 @@ def _again(func: Any, args: Any, given: Any, out: Any) -> None:
         kept.copy_(fresh)
 
 
-class _launches:
+class launches:
     """Kernels run, and are kept, beside what torch is asked for."""
 
-    def __init__(self, calls: list[Call]) -> None:
+    def __init__(self, calls: MutableSequence[Call]) -> None:
         self._calls, self._run = calls, InterpretedFunction.run
 
     def __enter__(self) -> None:

@@ -1,21 +1,25 @@
 """The engine over the runner of a GPU: each text is what the reference in torch says, however it
 was computed, and a captured step is a function of what lies in memory alone."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
+from weakref import finalize
 
 import numpy as np
 import pytest
 import torch
 from device_bed import gpu_model, gpu_runner
 from doubles import Answers, config, request
-from families_bed import random_model, some_ids, their_logits, write_model
+from families_bed import CASES, random_model, some_ids, their_logits, write_model
 from kernel_bed import same_bits
-from tape import Tape
+from tape import Tape, launches
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from firstlight.kernels.gpu.capture import launch_again
 from firstlight.shared.engine.device.model import GpuModel
 from firstlight.shared.engine.device.packed import Staging
+from firstlight.shared.engine.device.runner import largest_step_bytes
 from firstlight.shared.engine.engine import Engine
 from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.batch import SequenceRows, join_rows
@@ -110,10 +114,12 @@ def test_a_text_that_lost_its_place_goes_on_as_if_it_had_not(model, truth, host_
     assert answers.ids["long"] == truth["long"]
 
 
-CASES = [("reference", "qwen3"), ("gpu", "qwen2-window"), ("gpu", "mixtral")]
+INTERPRETED = ("qwen2-window", "mixtral")
+"""Biases and a window; experts. The other families have nothing that other tests do not launch."""
+FAMILIES = [("gpu" if case in INTERPRETED else "reference", case) for case in CASES]
 
 
-@pytest.mark.parametrize(("form", "case"), CASES)
+@pytest.mark.parametrize(("form", "case"), FAMILIES)
 def test_logits_are_those_of_transformers(form, case, tmp_path):
     theirs, ids = random_model(case), some_ids(26)
     made = gpu_model(write_model(tmp_path, theirs), form)
@@ -164,13 +170,51 @@ def test_a_captured_step_depends_on_nothing_but_what_lies_in_memory(folder):
 def test_rows_of_no_sequence_change_no_bit_and_write_no_key(folder):
     """A step of five rows runs as one of eight; the model's own way has five."""
     made = gpu_model(folder)
-    plan = next(iter(plans()))
+    plan = list(plans())[2]
+    assert plan.rows == 5
     runner = gpu_runner(made, LIMITS)
     runner.run(plan)
     kv = KvStorage(made.config, LIMITS.blocks, 0, made.form)
     parts = [SequenceRows(one.ids, one.start, one.table) for one in plan.sequences]
     made.logits(join_rows(parts), kv)
     assert same_bits(runner._kv.pages, kv.pages)
+
+
+class Held(TorchDispatchMode):
+    """The most that tensors which torch was asked for took at one time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = self.most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and all(
+            v.alias_info is None for v in func._schema.returns
+        ):
+            self._change(out.nbytes)
+            finalize(out, self._change, -out.nbytes)
+        return out
+
+    def _change(self, size: int) -> None:
+        self.bytes += size
+        self.most = max(self.most, self.bytes)
+
+
+@pytest.mark.parametrize("case", ["llama-3", "mixtral"])
+def test_no_step_takes_more_memory_than_is_set_aside_for_it(case, tmp_path):
+    made = gpu_model(write_model(tmp_path, random_model(case)))
+    limits = config(blocks=8, context_max=128, sequences_max=1, hint_ids_max=3)
+    runner = gpu_runner(made, limits)
+    ids = tuple(some_ids(40))
+    asked = tuple(
+        Draw(Sampling(top_p=0.9), 7, 0, 37 + i, History((1, 5)), ids[37 : 37 + i]) for i in range(4)
+    )
+    held = Held()
+    with held, launches(deque(maxlen=0)):
+        runner.run(StepPlan((SequencePlan("r", 0, ids, 3, (0, 1, 2), asked),)))
+    expected = largest_step_bytes(made, limits)
+    assert expected / 3 < held.most <= expected
 
 
 @pytest.fixture

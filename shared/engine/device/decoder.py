@@ -74,6 +74,7 @@ class Decoder:
         self._norm = places.vector("norm")
         self._head = Matrix("float", self._embedding) if config.tied else places.matrix("head")
         self._cosines, self._sines = _turns(config, kernels.device)
+        self.turns_bytes = self._cosines.nbytes + self._sines.nbytes
         self.windows = tuple({layer.window: None for layer in self._layers})
         """Each that a layer has: an attention plan is needed for each."""
 

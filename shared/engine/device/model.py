@@ -40,8 +40,8 @@ class GpuModel:
         placer = Placer(config, source, kernels, weight_format)
         self.config, self.kernels, self.device = config, kernels, kernels.device
         self.decoder = Decoder(config, placer, kernels)
-        self.weights_bytes = placer.bytes
-        """On the device, without the tables of the rotary embedding."""
+        self.weights_bytes = placer.bytes + self.decoder.turns_bytes
+        """On the device."""
         self.form = FLOAT_PAGES if placer.dtype == torch.float32 else BFLOAT_PAGES
         forms = "+".join(sorted(placer.forms))
         self.signature = f"{kernels.signature} weights={forms} rows={self.form.name}"

@@ -10,7 +10,7 @@ from firstlight.kernels import ops
 from firstlight.shared.blocks import Buffer
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.engine.device.asked import read
-from firstlight.shared.engine.device.buckets import PIECE_TOKENS, Limits
+from firstlight.shared.engine.device.buckets import CAPTURED_ROWS_MAX, PIECE_TOKENS, Limits
 from firstlight.shared.engine.device.memory import Need, pool_blocks, workspace_bytes
 from firstlight.shared.engine.device.model import GpuModel
 from firstlight.shared.engine.device.steps import Steps
@@ -106,6 +106,18 @@ def step_limits(model: GpuModel, limits: EngineConfig) -> Limits:
     return Limits(limits.step_tokens_max, limits.sequences_max, context)
 
 
+def largest_step_bytes(model: GpuModel, wanted: EngineConfig, rows_max: int | None = None) -> int:
+    """The most that a step of an engine with these limits holds beside weights and pool."""
+    largest = step_limits(model, wanted).largest
+    rows = largest.rows if rows_max is None else min(rows_max, largest.rows)
+    return workspace_bytes(
+        model.widths,
+        rows=rows,
+        sampled=min(rows, wanted.sequences_max * (1 + wanted.hint_ids_max)),
+        pieces=-(-largest.context // PIECE_TOKENS),
+    )
+
+
 def with_pool(model: GpuModel, wanted: EngineConfig, memory_share: float) -> EngineConfig:
     """The same limits, with as many blocks as the memory has room for that was free before the
     model was placed.
@@ -114,12 +126,9 @@ def with_pool(model: GpuModel, wanted: EngineConfig, memory_share: float) -> Eng
         ConfigError: there is no room for a pool in which every sequence has a block.
 
     """
-    largest = step_limits(model, wanted).largest
-    workspace = workspace_bytes(
-        model.widths,
-        rows=largest.rows,
-        sampled=min(largest.rows, wanted.sequences_max * (1 + wanted.hint_ids_max)),
-        pieces=-(-largest.context // PIECE_TOKENS),
+    # What is captured keeps its memory to itself, so the largest captured step counts beside it.
+    workspace = largest_step_bytes(model, wanted) + largest_step_bytes(
+        model, wanted, CAPTURED_ROWS_MAX
     )
     need = Need(model.weights_bytes, workspace, block_bytes(model.config, model.form))
     blocks = pool_blocks(

@@ -165,6 +165,6 @@ def test_a_model_counts_what_it_placed(tmp_path):
     folder = write_model(tmp_path, random_model("smollm2"))
     _, config, source = open_model(folder)
     model = GpuModel(config, source, gpu_kernels("reference"), "f32")
-    assert model.weights_bytes == sum(
-        4 * tensor.numel() for tensor in load_file(folder / "model.safetensors").values()
-    )
+    tensors = load_file(folder / "model.safetensors").values()
+    turns = 2 * config.context_max * config.head_dim // 2
+    assert model.weights_bytes == 4 * (sum(tensor.numel() for tensor in tensors) + turns)
