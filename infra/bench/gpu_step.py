@@ -290,13 +290,18 @@ def main() -> int:
     except ValueError as error:
         print(f"Nothing was measured: {error}")
         return 2
+    with kernels.here():
+        return _measure(kernels, options.repeats)
+
+
+def _measure(kernels: GpuKernels, repeats: int) -> int:
     timer = DeviceTimer()
     top = ceilings(kernels.device, timer)
     print(
         f"{torch.cuda.get_device_name(kernels.device)}: copies at {top.bytes_per_s / 1e9:,.0f} "
         f"GB/s, bfloat16 products at {top.operations_per_s / 1e12:,.0f} TFLOP/s"
     )
-    found = measured(LLAMA_8B, kernels, timer, top, options.repeats)
+    found = measured(LLAMA_8B, kernels, timer, top, repeats)
     print(report(found))
     slow = found.of_floor > STEP_OF_FLOOR_MAX or found.invariance_cost > INVARIANCE_COST_MAX
     return 1 if slow else 0

@@ -5,6 +5,7 @@ that asks CUDA about a device.
 """
 
 import re
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -54,6 +55,10 @@ class GpuKernels:
         if self.architecture is None:
             return f"{self.form} interpreted" if self.form == "gpu" else self.form
         return f"{self.form} {_name(self.architecture)} triton={triton.__version__}"
+
+    def here(self) -> AbstractContextManager[object]:
+        """What is launched inside goes to this GPU, whichever is the thread's own."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def check_weights(self, form: str) -> None:
         """Whether products here take weights of this form.

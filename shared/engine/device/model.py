@@ -38,8 +38,9 @@ class GpuModel:
         if config.sinks:
             raise ConfigError("sinks: kernels on a GPU have no window with sinks of this kind")
         placer = Placer(config, source, kernels, weight_format)
+        with kernels.here():
+            self.decoder = Decoder(config, placer, kernels)
         self.config, self.kernels, self.device = config, kernels, kernels.device
-        self.decoder = Decoder(config, placer, kernels)
         self.weights_bytes = placer.bytes + self.decoder.turns_bytes
         """On the device."""
         self.form = FLOAT_PAGES if placer.dtype == torch.float32 else BFLOAT_PAGES
@@ -62,6 +63,10 @@ class GpuModel:
         ):
             if tensor.numel() and not 0 <= int(tensor.min()) <= int(tensor.max()) < end:
                 raise ValueError(f"{name} has a value outside of 0…{end - 1}")
+        with self.kernels.here():
+            return self._logits(batch, kv)
+
+    def _logits(self, batch: StepBatch, kv: KvStorage) -> Tensor:
         spans = [(part, place) for place, span in enumerate(batch.spans) for part in cut(span)]
         plan = plan_attention(
             [part for part, _ in spans],

@@ -53,7 +53,8 @@ class GpuRunner:
         """Every row that is sampled, but those behind a draft that was refused: of them it says
         only whether they failed."""
         began_s = monotonic_s()
-        ran = self._steps.run(plan)
+        with self._kernels.here():
+            ran = self._steps.run(plan)
         found: Iterator[Sampled] = iter(()) if ran is None else read(*ran)
         sampled = tuple(tuple(next(found) for _ in one.draws) for one in plan.sequences)
         return StepRows(sampled, (monotonic_s() - began_s) * 1000)
@@ -61,23 +62,17 @@ class GpuRunner:
     @torch.inference_mode()
     def move(self, moves: Moves) -> None:
         """Packed on the device, so that each block is one copy; done when this returns."""
-        pool, host, form = self._kv.pages, self._kv.host, self._kernels.form
-        for part in _parts(moves.saves):
-            packed = ops.pack_blocks(pool, [block for block, _ in part], kernels=form)
-            for run, (_, slot) in zip(packed, part, strict=True):
-                host[slot].copy_(run, non_blocking=True)
-            self._wait()
-        for part in _parts(moves.fills):
-            packed = torch.empty(len(part), *host.shape[1:], dtype=pool.dtype, device=pool.device)
-            for run, (slot, _) in zip(packed, part, strict=True):
-                run.copy_(host[slot], non_blocking=True)
-            ops.unpack_blocks(packed, pool, [block for _, block in part], kernels=form)
-            self._wait()
+        with self._kernels.here():
+            for part in _parts(moves.saves):
+                self._save(part)
+            for part in _parts(moves.fills):
+                self._fill(part)
 
     @torch.inference_mode()
     def read_block(self, block: int) -> bytes:
         """Layers, keys then values, heads, tokens: the host tier's order."""
-        packed = ops.pack_blocks(self._kv.pages, [block], kernels=self._kernels.form)
+        with self._kernels.here():
+            packed = ops.pack_blocks(self._kv.pages, [block], kernels=self._kernels.form)
         return packed.view(torch.uint8).cpu().numpy().tobytes()
 
     def read_slot(self, slot: int) -> bytes:
@@ -94,6 +89,24 @@ class GpuRunner:
         """Zero blocks: attention multiplies masked values by 0, which only finite ones survive."""
         numbers = torch.tensor(list(blocks), dtype=torch.int64, device=self._kv.pages.device)
         self._kv.pages.index_fill_(2, numbers, 0)
+
+    def _save(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """(block, slot) each."""
+        blocks = [block for block, _ in pairs]
+        packed = ops.pack_blocks(self._kv.pages, blocks, kernels=self._kernels.form)
+        for run, (_, slot) in zip(packed, pairs, strict=True):
+            self._kv.host[slot].copy_(run, non_blocking=True)
+        self._wait()
+
+    def _fill(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """(slot, block) each."""
+        pool, host = self._kv.pages, self._kv.host
+        packed = torch.empty(len(pairs), *host.shape[1:], dtype=pool.dtype, device=pool.device)
+        for run, (slot, _) in zip(packed, pairs, strict=True):
+            run.copy_(host[slot], non_blocking=True)
+        blocks = [block for _, block in pairs]
+        ops.unpack_blocks(packed, pool, blocks, kernels=self._kernels.form)
+        self._wait()
 
     def _wait(self) -> None:
         if self._kv.pages.is_cuda:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from device_bed import gpu_kernels, gpu_model, gpu_runner
-from doubles import config
+from doubles import Answers, config, request
 from families_bed import random_model, some_ids, write_model
 
 from firstlight.core_node.config import GpuSection, ModelSection
@@ -13,6 +13,7 @@ from firstlight.shared.engine.device.model import GpuModel
 from firstlight.shared.engine.device.runner import GpuRunner, step_limits, with_pool
 from firstlight.shared.engine.kv.manager import Moves
 from firstlight.shared.engine.kv.storage import KvStorage, block_bytes
+from firstlight.shared.engine.model import load
 from firstlight.shared.engine.model.config import with_sinks
 from firstlight.shared.engine.model.load import load_model, open_model
 from firstlight.shared.engine.plan import SequencePlan, StepPlan
@@ -146,6 +147,33 @@ def test_a_core_that_is_told_of_a_gpu_does_not_start_without_one(folder):
     section = ModelSection(path=folder, device="cuda")
     with pytest.raises(ConfigError, match=r"model\.device is 'cuda'.*built without CUDA"):
         load_engine(section, LIMITS)
+
+
+def test_a_core_on_a_gpu_serves_what_a_core_on_a_cpu_does(folder, monkeypatch):
+    """All of the way from settings to a text, but that the GPU is none."""
+    opened: list[tuple[str, bool]] = []
+
+    def open_gpu(device: str, *, graphs: bool) -> GpuKernels:
+        opened.append((device, graphs))
+        return gpu_kernels("reference", free_bytes=12 << 20)
+
+    monkeypatch.setattr(load, "open_gpu", open_gpu)
+    limits = config(blocks=3, host_blocks=2, context_max=64, copy_bytes_per_s=None)
+    section = ModelSection(
+        path=folder, weights="f32", device="cuda:1", gpu=GpuSection(graphs=False)
+    )
+    core = load_engine(section, limits)
+    assert opened == [("cuda:1", False)]
+    assert core.engine.blocks.total > 100
+    assert core.offer.context_max == 64
+    plain = load_engine(ModelSection(path=folder, weights="f32", kernels="reference"), limits)
+    assert core.numerics_class != plain.numerics_class
+    asked = request("r", some_ids(20), max_tokens=8)
+    texts = []
+    for loaded in (core, plain):
+        loaded.engine.add(asked, epoch=1, credit=1000, now=0.0)
+        texts.append(Answers().drain(loaded.engine).ids["r"])
+    assert texts[0] == texts[1]
 
 
 def test_kernels_of_a_cpu_and_a_gpu_contradict_each_other(folder):
