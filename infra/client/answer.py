@@ -17,7 +17,7 @@ from firstlight.infra.client.response import STAY, Client, StreamResponse
 from firstlight.infra.client.transcript import Transcript
 from firstlight.infra.reply import api_error
 from firstlight.shared.clock import monotonic_s
-from firstlight.shared.errors import DeadlineError, PeerError
+from firstlight.shared.errors import DeadlineError, FirstlightError, PeerError
 
 COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
 """To ask for these twice costs time, and does nothing twice."""
@@ -33,6 +33,10 @@ class NotConnectedError(PeerError):
 
 class ConnectTimeoutError(NotConnectedError):
     """No edge could be reached in the time that there was."""
+
+
+class ClosedError(FirstlightError):
+    """Whoever asked has closed what it asks with: nothing is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class Source(Protocol):
     def connection(self, lost: Sequence[str]) -> AbstractAsyncContextManager[Connected]:
         """A connection to an edge; to one in `lost` only if there is no other.
 
-        Raises `PeerError`. What is raised in the block says how it went.
+        Raises `PeerError`, or `ClosedError`. What is raised in the block says how it went.
         """
         ...
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Self
 
-from firstlight.infra.client.answer import Connected, NotConnectedError
+from firstlight.infra.client.answer import ClosedError, Connected, NotConnectedError
 from firstlight.infra.client.client import open_client
 from firstlight.infra.client.connections import Connections
 from firstlight.infra.client.directory import DirectoryKeys, is_server_url
@@ -90,6 +90,7 @@ class NearestEdges:
         self._connecting = asyncio.Lock()
         self._failure: tuple[float, PeerError] | None = None
         self._looked_s = 0.0
+        self._closed = False
 
     @property
     def count(self) -> int:
@@ -104,7 +105,7 @@ class NearestEdges:
     async def connection(self, lost: Sequence[str]) -> AsyncIterator[Connected]:
         """A connection to the best edge, to one in `lost` only if there is no other.
 
-        Raises `NotConnectedError`.
+        Raises `NotConnectedError`, or `ClosedError`.
         """
         home = await self._home_for(lost)
         try:
@@ -137,7 +138,8 @@ class NearestEdges:
             await self._leave(self._home)
 
     async def aclose(self) -> None:
-        """Close all."""
+        """Close all; what is asked for from now on raises `ClosedError`."""
+        self._closed = True
         if self._freshening is not None:
             self._freshening.cancel()
             await asyncio.gather(self._freshening, return_exceptions=True)
@@ -155,6 +157,7 @@ class NearestEdges:
         await self.aclose()
 
     async def _home_for(self, lost: Sequence[str]) -> _Home:
+        self._check_open()
         asked_s = monotonic_s()
         await self._look_at_network(asked_s)
         if (home := self._usable(lost, asked_s)) is not None:
@@ -238,11 +241,21 @@ class NearestEdges:
                 self._book.failed(lane.edge.url, reason, monotonic_s())
 
         won = await run_race(lanes, self._handshake, limit_s=self._connect_timeout_s, failed=failed)
+        if self._closed:
+            await won.client.aclose()
+            self._check_open()
         self._home = self._at_home(won)
         return self._home
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("these edges are closed: make others to ask again")
+
     async def _handshake(self, lane: Lane) -> Client:
-        client = self._client(lane)
+        try:
+            client = self._client(lane)
+        except ConfigError as error:  # a list named it: the others may be edges
+            raise PeerError(error.message) from error
         try:
             await client.connect()
         except BaseException:

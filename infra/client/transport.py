@@ -7,7 +7,7 @@ answers them. Answers that stream go on at another edge when theirs is lost.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import httpx
 from firstlight.infra.client.answer import (
     AnyEdge,
     Call,
+    ClosedError,
     ConnectTimeoutError,
     NotConnectedError,
 )
@@ -109,7 +110,8 @@ class Transport(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """One request. Raises httpx's exceptions."""
         call = _call(request, self._edges, request.read())
-        handed = HandedOver(self._background, lambda: AnyEdge(self._edges, call))
+        with _as_httpx(request):
+            handed = HandedOver(self._background, lambda: AnyEdge(self._edges, call))
         try:
             with _as_httpx(request):
                 head = handed.head()
@@ -120,9 +122,9 @@ class Transport(httpx.BaseTransport):
 
     def close(self) -> None:
         """Close all connections, and end the thread."""
-        if not self._background.loop.is_closed():
+        with suppress(ClosedError):
             self._background.call(self._edges.aclose())
-            self._background.close()
+        self._background.close()
 
 
 class _AsyncBody(httpx.AsyncByteStream):
