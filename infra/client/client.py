@@ -4,6 +4,8 @@ import ssl
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
+
 from firstlight.infra.client.http3 import Http3Client
 from firstlight.infra.client.response import Client, HttpVersion
 from firstlight.infra.client.tcp import TcpClient
@@ -34,6 +36,10 @@ def open_client(
         raise ConfigError(f"{url!r}: the port is not a number from 1 to 65535") from error
     if parts.scheme not in ("https", "http") or not parts.hostname:
         raise ConfigError(f"{url!r} is not a URL of a server, such as https://localhost:8443")
+    try:
+        _ = httpx.URL(url).host
+    except (httpx.InvalidURL, UnicodeError) as error:  # an internationalized name that is none
+        raise ConfigError(f"{url!r}: {error}") from error
     if parts.path not in ("", "/"):
         raise ConfigError(f"{url!r} has a path; expected a server, such as https://localhost:8443")
     if http == "3":

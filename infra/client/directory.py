@@ -6,17 +6,19 @@ keys a list is as trustworthy as the TLS connection that it came over.
 """
 
 import json
+import re
 from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from firstlight.infra.client.edges import EDGES_MAX, Edge, is_rtt
+from firstlight.infra.client.edges import EDGES_MAX, RTT_MAX_S, Edge
 from firstlight.shared.errors import ConfigError, PeerError
 
 PATH = "/v1/edges"
@@ -27,7 +29,10 @@ EXPIRES_S = 60.0
 """Where a list does not say."""
 ASKED_EDGES = 16
 RTTS_MAX = 16
+NAME_CHARS_MAX = 256
 _SIGNED = b"firstlight-edges-v1\n"
+_LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+_HOST = re.compile(rf"(?=.{{1,254}}$){_LABEL}(\.{_LABEL})*\.?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +125,22 @@ def _edge(entry: Any) -> Edge | None:
     if not isinstance(url, str) or not is_server_url(url, ("https",)):
         return None
     expected_s = None
-    if isinstance(expected_ms, int | float) and is_rtt(expected_ms / 1e3):
+    if isinstance(expected_ms, int | float) and 0.0 <= expected_ms <= RTT_MAX_S * 1e3:
         expected_s = expected_ms / 1e3
     speaks: Sequence[object] = alpn if isinstance(alpn, list) else ("h3",)
-    node, region = entry.get("node"), entry.get("region")
     return Edge(
         url.rstrip("/"),
-        node if isinstance(node, str) else "",
-        region if isinstance(region, str) else "",
+        _name(entry.get("node")),
+        _name(entry.get("region")),
         expected_s,
         quic="h3" in speaks,
     )
+
+
+def _name(value: object) -> str:
+    """A name that can be told to others and shown; empty for anything else."""
+    named = isinstance(value, str) and len(value) <= NAME_CHARS_MAX and value.isprintable()
+    return value if isinstance(value, str) and named else ""
 
 
 def is_server_url(url: str, schemes: Sequence[str] = ("https", "http")) -> bool:
@@ -140,5 +150,15 @@ def is_server_url(url: str, schemes: Sequence[str] = ("https", "http")) -> bool:
         port = parts.port
     except ValueError:
         return False
+    if not url.isascii() or not url.isprintable() or " " in url:
+        return False  # urlsplit drops some characters, and lets others pass
     bare = parts.path in ("", "/") and not (parts.query or parts.fragment or parts.username)
-    return parts.scheme in schemes and bool(parts.hostname) and bare and port != 0
+    return parts.scheme in schemes and _is_host(parts.hostname or "") and bare and port != 0
+
+
+def _is_host(text: str) -> bool:
+    """A name, or an address without a zone."""
+    try:
+        return "%" not in text and bool(ip_address(text))
+    except ValueError:
+        return bool(_HOST.fullmatch(text))

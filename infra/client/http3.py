@@ -45,6 +45,8 @@ WARM_PING_PERIOD_S = 10.0
 """Between pings that keep an idle connection warm: well within idle timers of 30 s."""
 
 
+REASON_CHARS_MAX = 200
+"""Of why a connection is closed: four bytes each at most, of a packet of 1,200."""
 KEY_GROUPS = (Group.X25519, Group.SECP256R1)
 """A first packet carries a key of each: every server of TLS 1.3 has one of them (RFC 8446 section
 9.1), and two more, which aioquic would make as well, cost a client a millisecond."""
@@ -57,6 +59,16 @@ class _ClientQuic(QuicConnection):
         super()._initialize(peer_cid)
         possible = self.tls._supported_groups
         self.tls._supported_groups = [group for group in KEY_GROUPS if group in possible]
+
+    def close(
+        self,
+        error_code: int = QuicErrorCode.NO_ERROR,
+        frame_type: int | None = None,
+        reason_phrase: str = "",
+    ) -> None:
+        """Begin to close. aioquic quotes what a server sent in its reasons, and fails at one that
+        does not fit into a packet."""
+        super().close(error_code, frame_type, reason_phrase[:REASON_CHARS_MAX])
 
 
 @dataclass
@@ -181,7 +193,8 @@ def _check_ca(ca_file: str, changed_ns: int) -> None:
 
 
 async def _address(host: str, port: int) -> str:
-    """Where a datagram to `host` goes, by IPv4 if there is a choice. Raises `OSError`."""
+    """Where a datagram to `host` goes, by IPv4 if there is a choice. Raises `OSError`, or
+    `UnicodeError` for what can be no name."""
     try:
         return str(ipaddress.ip_address(host))  # what is an address already needs no thread
     except ValueError:
@@ -285,7 +298,7 @@ class Http3Client:
             self._transport, self._protocol = await loop.create_datagram_endpoint(
                 lambda: Http3Protocol(quic), remote_addr=(address, self._port)
             )
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise PeerError(f"{self.authority}: {error}") from error
         peer = self._transport.get_extra_info("peername")
         self._protocol.connect(peer)
@@ -338,6 +351,8 @@ class Http3Client:
             protocol.transmit()
             marks.sent_s = monotonic_s()
             while stream.status is None:
+                if stream.ended:
+                    raise PeerError(f"{self.authority}: the stream ended without an answer")
                 await self._change(stream)
             yield StreamResponse(stream.status, stream.headers, marks, self._chunks(stream), "3")
         finally:

@@ -19,11 +19,13 @@ from firstlight.infra.client.directory import (
     read_directory,
 )
 from firstlight.shared.clock import monotonic_s
-from firstlight.shared.errors import PeerError
+from firstlight.shared.errors import ConfigError, PeerError
 
 LIST_TIMEOUT_S = 3.0
 HEAR_OUT_S = 0.5
 PROBES, PROBE_TIMEOUT_S = 3, 2.0
+_NO_LIST = (PeerError, ConfigError, TimeoutError)
+"""Somebody has none, or is named by a list and can be asked by nobody."""
 
 
 class DistrustedError(PeerError):
@@ -57,7 +59,7 @@ class EdgeLists:
             for error in [task.exception() for task in done]:
                 if isinstance(error, DistrustedError):
                     distrusted = error
-                elif error is not None and not isinstance(error, PeerError | TimeoutError):
+                elif error is not None and not isinstance(error, _NO_LIST):
                     raise error
             for task in done:
                 if task.exception() is None:
@@ -114,7 +116,7 @@ async def _round_trip_s(url: str) -> float | None:
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 _, writer = await asyncio.open_connection(parts.hostname, parts.port or 443)
-        except (OSError, TimeoutError):
+        except (OSError, UnicodeError, TimeoutError):
             return best
         took_s = monotonic_s() - begun
         best = took_s if best is None else min(best, took_s)

@@ -13,6 +13,7 @@ from firstlight.shared.errors import ConfigError
         ("https://localhost:8443/v1", "has a path"),
         ("localhost:8443", "is not a URL of a server"),
         ("ftp://localhost", "is not a URL of a server"),
+        ("https://xn--a.com", "xn--a.com"),
     ],
 )
 def test_a_url_that_names_no_server_is_refused(url: str, words: str) -> None:

@@ -167,3 +167,39 @@ def test_a_file_of_keys_has_one_a_line() -> None:
 @pytest.mark.parametrize("url", ["https://h", "https://h:1/", "https://[::1]:8443"])
 def test_a_server_is_scheme_host_and_port(url: str) -> None:
     assert is_server_url(url)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "a..b",
+        ".a",
+        "a" * 64,
+        "a b",
+        "a\tb",
+        "é.example",
+        "\u202e.com",
+        "a%b",
+        "*",
+        "a;b",
+        "[::1%lo]",
+    ],
+)
+def test_a_host_that_can_be_no_name_and_no_address_is_no_server(host: str) -> None:
+    assert not is_server_url(f"https://{host}:443")
+
+
+@pytest.mark.parametrize("host", ["a", "edge_1.example.com.", "127.0.0.1", "[::1]", "xn--9ca.com"])
+def test_a_name_or_an_address_is_a_server(host: str) -> None:
+    assert is_server_url(f"https://{host}:443")
+
+
+@pytest.mark.parametrize("rtt_ms", [10**400, -(10**400), float("inf"), "1", None])
+def test_a_round_trip_that_is_none_is_not_expected(rtt_ms: Any) -> None:
+    assert read(body(ENTRY | {"expected_rtt_ms": rtt_ms})).edges[0].expected_rtt_s is None
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\nb", "x" * 257, 7])
+def test_a_name_that_cannot_be_told_on_is_none(name: Any) -> None:
+    edge = read(body(ENTRY | {"node": name, "region": name})).edges[0]
+    assert (edge.node, edge.region) == ("", "")

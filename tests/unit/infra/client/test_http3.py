@@ -1,10 +1,19 @@
-"""What a client of HTTP/3 does when it cannot connect."""
+"""What a client of HTTP/3 does when it cannot connect, or is told what is no answer."""
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import ClassVar
 
 import pytest
+from aioquic.asyncio import serve
+from aioquic.asyncio.protocol import QuicConnectionProtocol
+from aioquic.h3.connection import H3_ALPN, FrameType, H3Connection, encode_frame
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.events import QuicEvent, StreamDataReceived
+from edge_tls import TlsFiles
+from pylsqpack import Encoder
 
 from firstlight.infra.client.http3 import Http3Client
 from firstlight.shared.errors import PeerError
@@ -53,3 +62,58 @@ async def test_who_waits_for_one_connection_shares_its_failure(
     with pytest.raises(PeerError):
         await client.connect()
     assert len(tried) == 2, "who comes later tries again"
+
+
+class Answering(QuicConnectionProtocol):
+    """A server that ends each request with the same bytes."""
+
+    answer: ClassVar[bytes] = b""
+    _h3: H3Connection | None = None
+
+    def quic_event_received(self, event: QuicEvent) -> None:
+        self._h3 = self._h3 or H3Connection(self._quic)
+        if isinstance(event, StreamDataReceived) and event.end_stream and event.stream_id % 4 == 0:
+            self._quic.send_stream_data(event.stream_id, self.answer, end_stream=True)
+            self.transmit()
+
+
+@asynccontextmanager
+async def client_told(answer: bytes, files: TlsFiles) -> AsyncIterator[Http3Client]:
+    """A client of a server that answers each request so."""
+    configuration = QuicConfiguration(is_client=False, alpn_protocols=H3_ALPN)
+    configuration.load_cert_chain(files.cert, files.key)
+    told = type("Told", (Answering,), {"answer": answer})
+    server = await serve("127.0.0.1", 0, configuration=configuration, create_protocol=told)
+    port = server._transport.get_extra_info("sockname")[1]
+    try:
+        async with Http3Client("127.0.0.1", port, ca_file=files.ca) as client:
+            yield client
+    finally:
+        server.close()
+
+
+def headers(*fields: tuple[bytes, bytes]) -> bytes:
+    """A HEADERS frame, as it comes over the wire."""
+    return encode_frame(FrameType.HEADERS, Encoder().encode(0, list(fields))[1])
+
+
+@pytest.mark.parametrize("answer", [b"", encode_frame(0x21, b"")], ids=["nothing", "unknown"])
+async def test_a_stream_that_ends_without_an_answer_is_an_error(
+    answer: bytes, tls: TlsFiles
+) -> None:
+    async with client_told(answer, tls) as client, asyncio.timeout(5):
+        with pytest.raises(PeerError, match="ended without an answer"):
+            await client.request("GET", "/")
+
+
+async def test_an_answer_that_breaks_rules_at_length_is_an_error(tls: TlsFiles) -> None:
+    answer = headers((b":status", b"9" * 3000))
+    async with client_told(answer, tls) as client, asyncio.timeout(5):
+        with pytest.raises(PeerError, match="invalid value b'999"):
+            await client.request("GET", "/")
+
+
+async def test_a_name_that_can_be_none_is_an_error_of_the_peer() -> None:
+    async with Http3Client("a..b", 443) as client:
+        with pytest.raises(PeerError, match=r"a\.\.b:443"):
+            await client.connect()
