@@ -44,9 +44,9 @@ class TcpClient:
         self._base_url = base_url
         self._server_name = server_name
         self._http2 = http2
-        self._sockets: set[socket.socket] = set()
-        self._streams: list[Any] = []
-        """The streams of httpcore below TLS, which a handshake that is broken off leaves open."""
+        self._streams: dict[socket.socket, Any] = {}
+        """Of each connection that is open the stream of httpcore below TLS, which a handshake that
+        is broken off leaves open."""
         self._connected_s: float | None = None
         self._connecting_s: float | None = None
         self._rtt_s: float | None = None
@@ -74,7 +74,7 @@ class TcpClient:
     @property
     def peer(self) -> tuple[str, int] | None:
         """The server's address."""
-        for sock in self._sockets:
+        for sock in self._streams:
             with suppress(OSError):
                 host, port, *_ = sock.getpeername()
                 return str(host), int(port)
@@ -155,21 +155,24 @@ class TcpClient:
         return PeerError(f"{self._base_url}: {reason}")
 
     async def _drop_connections(self) -> None:
-        for sock in self._sockets:
+        for sock in self._streams:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-        self._sockets.clear()
         self._connected_s = None
         await self._close_streams()
         await asyncio.sleep(0)
 
     async def _close_streams(self) -> None:
-        streams, self._streams = self._streams, []
-        for stream in streams:
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
             with suppress(OSError):
                 await stream.aclose()
 
-    def _note_connected(self, marks: Marks) -> None:
+    def _note_connected(self, stream: Any, marks: Marks) -> None:
+        ended = [sock for sock in self._streams if sock.fileno() < 0]
+        for sock in ended:
+            del self._streams[sock]
+        self._streams[stream.get_extra_info("socket")] = stream
         now = marks.connected_s = self._connected_s = monotonic_s()
         if self._connecting_s is not None:
             took_s, self._connecting_s = now - self._connecting_s, None
@@ -180,9 +183,7 @@ class TcpClient:
             if event == "connection.connect_tcp.started":
                 self._connecting_s = monotonic_s()
             elif event == "connection.connect_tcp.complete":
-                self._sockets.add(info["return_value"].get_extra_info("socket"))
-                self._streams.append(info["return_value"])
-                self._note_connected(marks)
+                self._note_connected(info["return_value"], marks)
             elif event == "connection.start_tls.complete":
                 marks.connected_s = self._connected_s = monotonic_s()
             elif event.endswith(".send_request_body.complete"):
