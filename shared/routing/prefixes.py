@@ -11,6 +11,7 @@ Of a prompt every eighth block is remembered, and its last: whoever has one has 
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from firstlight.shared.blocks import BLOCK_TOKENS, CHECKPOINT_BLOCKS, checkpoints
 from firstlight.shared.estimate import DecayingSum
@@ -22,9 +23,19 @@ CORES_MAX = 1_024
 TRAFFIC_HALF_LIFE_S = 10.0
 TRAFFIC_MAX = 4_096
 """Checkpoints whose requests are counted."""
-_NOBODY: dict[str, float] = {}
 BELIEF_STEP = 0.2
 """How far one answer moves the belief in a core."""
+
+
+@dataclass(eq=False, slots=True)
+class _Life:
+    """Of a core: what was sent in it is there until it is lost."""
+
+    core: str
+    lost: bool = False
+
+
+_NOBODY: dict[_Life, float] = {}
 
 
 class SentPrefixes:
@@ -36,7 +47,9 @@ class SentPrefixes:
         self._blocks_max, self._block_tokens = blocks_max, block_tokens
         self._every = max(1, CHECKPOINT_BLOCKS * BLOCK_TOKENS // block_tokens)
         """Of so many blocks one is remembered."""
-        self._until: OrderedDict[bytes, dict[str, float]] = OrderedDict()
+        self._until: OrderedDict[bytes, dict[_Life, float]] = OrderedDict()
+        self._lives: OrderedDict[str, _Life] = OrderedDict()
+        """Of each core the one that runs."""
         self._belief: OrderedDict[str, float] = OrderedDict()
         self._all = DecayingSum(TRAFFIC_HALF_LIFE_S)
         self._traffic: OrderedDict[bytes, DecayingSum] = OrderedDict()
@@ -55,9 +68,9 @@ class SentPrefixes:
         for mark in reversed(marks):
             if len(blocks) == first:
                 break
-            for core, until in self._until.get(hashes[mark], _NOBODY).items():
-                if until > now and core not in blocks:
-                    blocks[core] = mark + 1
+            for life, until in self._until.get(hashes[mark], _NOBODY).items():
+                if until > now and not life.lost and life.core not in blocks:
+                    blocks[life.core] = mark + 1
         return {
             core: int(depth * self._block_tokens * self._belief.get(core, 1.0))
             for core, depth in blocks.items()
@@ -86,11 +99,12 @@ class SentPrefixes:
 
     def withdraw(self, core: str, hashes: Sequence[bytes], now: float) -> None:
         """It was not sent after all: take back what `sent` said at `now`, and no more."""
+        life = self._lives.get(core)
         for block in (hashes[mark] for mark in self._marks(hashes)):
-            cores = self._until.get(block, {})
-            if cores.get(core) == now + GUESSED_S:
-                del cores[core]
-                if not cores:
+            lives = self._until.get(block, _NOBODY)
+            if life is not None and lives.get(life) == now + GUESSED_S:
+                del lives[life]
+                if not lives:
                     del self._until[block]
 
     def computed(
@@ -116,25 +130,33 @@ class SentPrefixes:
             self._belief.popitem(last=False)
 
     def forget(self, core: str) -> None:
-        """The core was lost, and its cache with it."""
+        """The core was lost, and its cache with it. A region's cores are lost together, while
+        answers of others run: what each was sent is not looked for."""
         self._belief.pop(core, None)
-        for block in [block for block, cores in self._until.items() if core in cores]:
-            self._until[block].pop(core)
-            if not self._until[block]:
-                del self._until[block]
+        if (life := self._lives.pop(core, None)) is not None:
+            life.lost = True
 
     def _marks(self, hashes: Sequence[bytes]) -> list[int]:
         """Indices of the blocks that stand for a prompt."""
         return checkpoints(len(hashes), self._every)[: self._blocks_max]
 
     def _put(self, core: str, hashes: Sequence[bytes], until: float, now: float) -> None:
+        life = self._life(core)
         # Deepest first, so that of one prompt the first blocks are the last to be dropped.
         for block in (hashes[mark] for mark in reversed(self._marks(hashes))):
-            cores = self._until.setdefault(block, {})
-            if core not in cores:  # else there are no more than before
-                for gone in [name for name, end in cores.items() if end <= now]:
-                    del cores[gone]
-            cores[core] = max(until, cores.get(core, 0.0))
+            lives = self._until.setdefault(block, {})
+            if life not in lives:  # else there are no more than before
+                for gone in [one for one, end in lives.items() if end <= now or one.lost]:
+                    del lives[gone]
+            lives[life] = max(until, lives.get(life, 0.0))
             self._until.move_to_end(block)
         while len(self._until) > self._blocks_max:
             self._until.popitem(last=False)
+
+    def _life(self, core: str) -> _Life:
+        life = self._lives.setdefault(core, _Life(core))
+        self._lives.move_to_end(core)
+        if len(self._lives) > CORES_MAX:
+            _, longest_unused = self._lives.popitem(last=False)
+            longest_unused.lost = True
+        return life

@@ -2,7 +2,7 @@
 
 from firstlight.shared.blocks import BLOCK_TOKENS as FINE_TOKENS
 from firstlight.shared.blocks import CHECKPOINT_BLOCKS
-from firstlight.shared.routing.prefixes import SentPrefixes
+from firstlight.shared.routing.prefixes import CORES_MAX, SentPrefixes
 
 BLOCK_TOKENS = CHECKPOINT_BLOCKS * FINE_TOKENS
 """Blocks so long are remembered one by one."""
@@ -59,7 +59,25 @@ def test_a_lost_core_has_nothing() -> None:
     _computed(memory, "b", 2)
     memory.forget("a")
     assert memory.resident(HASHES, now=1) == {"b": 2 * BLOCK_TOKENS}
-    assert len(memory) == 2
+
+
+def test_a_core_that_came_back_has_what_it_was_sent_since() -> None:
+    memory = SentPrefixes(block_tokens=BLOCK_TOKENS)
+    _computed(memory, "a", 4)
+    memory.forget("a")
+    _computed(memory, "a", 2, now=1)
+    assert memory.resident(HASHES, now=2) == {"a": 2 * BLOCK_TOKENS}
+    memory.withdraw("a", HASHES, now=2)
+    assert memory.resident(HASHES, now=2) == {"a": 2 * BLOCK_TOKENS}
+
+
+def test_of_very_many_cores_the_longest_unused_are_forgotten() -> None:
+    memory = SentPrefixes(block_tokens=BLOCK_TOKENS)
+    for number in range(CORES_MAX + 1):
+        _computed(memory, f"c{number}", 1)
+    resident = memory.resident(HASHES, now=1)
+    assert len(resident) == CORES_MAX
+    assert "c0" not in resident
 
 
 def test_the_longest_unused_blocks_are_dropped_from_the_end_of_a_prompt() -> None:
