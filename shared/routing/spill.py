@@ -121,6 +121,11 @@ def sane(row: Row) -> bool:
     )
 
 
+def exact(row: Row) -> Row:
+    """A sane row of somebody else, whose sum is 1 as nearly as that of our own."""
+    return row_of(dict(row.fractions), row.shed)
+
+
 def draw(row: Row, session: bytes) -> str | None:
     """The region of a session, or None if its share is shed. Same session, same row: same answer.
 

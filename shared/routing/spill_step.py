@@ -30,6 +30,7 @@ from firstlight.shared.routing.spill import (
     RegionSupply,
     Row,
     Table,
+    exact,
     good_amount,
     good_rtt,
     good_supply,
@@ -129,10 +130,9 @@ def step(
 
 def adopt(last: Spill, heard: Table) -> Spill:
     """The rows of another replica in place of our own, as far as they are sane."""
-    rows = {origin: row for origin, row in heard.items() if sane(row)}
-    if not rows or len(rows) > REGIONS_MAX:
-        return last
-    return replace(last, table={**last.table, **rows})
+    rows = {origin: exact(row) for origin, row in heard.items() if sane(row)}
+    table = {**last.table, **rows}
+    return last if len(table) > REGIONS_MAX else replace(last, table=table)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from firstlight.shared.routing.spill import RegionSupply, Row, draw, sane, water_fill
+from firstlight.shared.routing.spill import REGIONS_MAX, RegionSupply, Row, draw, sane, water_fill
 from firstlight.shared.routing.spill_step import Spill, adopt, step
 
 SUPPLY = {name: RegionSupply(100.0, 1.0) for name in ("lon", "nyc", "par")}
@@ -187,3 +187,20 @@ def test_sessions_are_drawn_in_proportion_and_what_is_shed_has_no_region() -> No
     assert drawn["lon"] == pytest.approx(6000, rel=0.05)
     assert drawn["par"] == pytest.approx(3000, rel=0.05)
     assert drawn[None] == pytest.approx(1000, rel=0.1)
+
+
+def test_a_row_that_is_nearly_1_is_followed_when_what_it_lacks_dies() -> None:
+    ours = run(Spill(), {"lon": 50.0}, 1)
+    theirs = Row((("lon", 1.0 + 5e-7), ("par", 1e-7)))
+    assert sane(theirs)
+    adopted = adopt(ours, {"lon": theirs})
+    spill = run(adopted, {"lon": 50.0}, 1, par=RegionSupply(0.0, 0.0))
+    assert spill.table["lon"] == Row((("lon", 1.0),))
+
+
+def test_rows_of_others_are_taken_only_while_all_can_be_told() -> None:
+    ours = {f"o{number}": Row((("lon", 1.0),)) for number in range(REGIONS_MAX)}
+    theirs = Row((("par", 1.0),))
+    last = Spill(table=ours)
+    assert adopt(last, {"another": theirs}) == last
+    assert adopt(last, {"o1": theirs}).table == {**ours, "o1": theirs}
