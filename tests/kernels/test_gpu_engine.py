@@ -180,6 +180,24 @@ def test_rows_of_no_sequence_change_no_bit_and_write_no_key(folder):
     assert same_bits(runner._kv.pages, kv.pages)
 
 
+def test_a_row_has_the_same_bits_in_a_prompt_in_chunks_decoded_and_in_company(folder):
+    made, ids = gpu_model(folder), some_ids(18)
+    kv = KvStorage(made.config, 8, 0, made.form)
+
+    def logits(*parts: SequenceRows) -> torch.Tensor:
+        return made.logits(join_rows(parts), kv)
+
+    whole = logits(SequenceRows(ids, 0, [5, 2], (16, 17)))
+    logits(SequenceRows(ids[:7], 0, [1, 4]))
+    logits(SequenceRows(ids[7:16], 7, [1, 4]))
+    other = SequenceRows(some_ids(3, 4), 0, [6], ())
+    decoded = [
+        logits(other, SequenceRows(ids[16:17], 16, [1, 4], (0,))),
+        logits(SequenceRows(ids[17:], 17, [1, 4], (0,))),
+    ]
+    assert same_bits(torch.cat(decoded), whole)
+
+
 class Held(TorchDispatchMode):
     """The most that tensors which torch was asked for took at one time."""
 
