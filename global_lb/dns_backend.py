@@ -34,6 +34,8 @@ from firstlight.global_lb.dns import (
 from firstlight.global_lb.dns_near import Fit
 from firstlight.global_lb.dns_table import Steered, Table
 from firstlight.shared import telemetry
+from firstlight.shared.clock import monotonic_s
+from firstlight.shared.complaints import Complaints
 from firstlight.shared.errors import ConfigError
 from firstlight.shared.geography.geoip import Geoip
 from firstlight.shared.geography.subnets import TEXT_CHARS_MAX, Network, subnet_of
@@ -185,6 +187,12 @@ _ANSWERED, _EMPTY = (telemetry.DNS_LOOKUPS.labels(fate=fate) for fate in ("answe
 async def serving(path: Path, mode: int, answers: Answers) -> AsyncIterator[None]:
     """Answer at a Unix socket while the block runs. Raises `ConfigError` if it cannot be made."""
     connections: set[asyncio.StreamWriter] = set()
+    complaints = Complaints()
+
+    def trouble(why: str) -> None:
+        # Every question may meet the same one: as many lines as questions would fill a disk.
+        if complaints.new("dns", why, monotonic_s()):
+            logger.warning("SERVFAIL: %s", why)
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(connections) >= CONNECTIONS_MAX:
@@ -192,7 +200,7 @@ async def serving(path: Path, mode: int, answers: Answers) -> AsyncIterator[None
             return
         connections.add(writer)
         try:
-            await _talk(reader, writer, answers)
+            await _talk(reader, writer, answers, trouble)
         finally:
             connections.discard(writer)
             writer.close()
@@ -213,17 +221,20 @@ async def serving(path: Path, mode: int, answers: Answers) -> AsyncIterator[None
 
 
 async def _talk(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Answers
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    answers: Answers,
+    trouble: Callable[[str], None],
 ) -> None:
     try:
         while line := await reader.readline():
             if line.strip():
                 writer.write(answers.reply(line))
                 await writer.drain()
-    except Trouble as trouble:
-        logger.warning("SERVFAIL: %s", trouble)
+    except Trouble as error:
+        trouble(str(error))
     except ValueError:
-        logger.warning("SERVFAIL: a line above %d bytes", LINE_BYTES_MAX)
+        trouble(f"a line above {LINE_BYTES_MAX} bytes")
     except ConnectionError:
         return
 

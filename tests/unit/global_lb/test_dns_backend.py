@@ -201,6 +201,20 @@ async def test_connections_beyond_the_limit_are_closed(
         asking.close()
 
 
+async def test_a_trouble_that_every_question_meets_is_one_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path / "s", 0o600, answers(tmp_path, TableKeeper())):
+        for asked in (question(), question(), b"nonsense\n"):
+            reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+            writer.write(asked)
+            assert await reader.read() == b""
+            writer.close()
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first == "SERVFAIL: no source has told of any edge yet"
+    assert second.startswith("SERVFAIL: not a question")
+
+
 async def test_a_line_without_an_end_closes_the_connection(tmp_path: Path) -> None:
     async with serving(tmp_path / "s", 0o600, answers(tmp_path)):
         reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
