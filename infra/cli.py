@@ -410,7 +410,8 @@ def _one_line(error: BaseException) -> str:
     elif isinstance(error, ModuleNotFoundError) and not _is_ours(error.name):
         said = (
             f"this command needs {error.name}, which is not installed: "
-            f"pip install 'firstlight[ROLE]' brings it, with edge, core, lb or demo as the ROLE"
+            f"in Firstlight's folder, pip install '.[ROLE]' brings it, with edge, core, lb or demo "
+            "as the ROLE"
         )
     else:
         said = f"unexpected {type(error).__name__}: {error} (run with --debug for the traceback)"

