@@ -330,5 +330,6 @@ def _check_seeds(seeds: Sequence[str]) -> None:
     for seed in seeds:
         if not is_server_url(seed, ("https",)):
             raise ConfigError(
-                f"{seed!r} is not an edge or load balancer, such as https://edge.example.com"
+                f"{seed!r} is not the address of an edge or load balancer, without a path, "
+                "such as https://edge.example.com"
             )

@@ -2,6 +2,7 @@
 
 import pytest
 
+from firstlight.client import Transport
 from firstlight.infra.client.client import open_client
 from firstlight.shared.errors import ConfigError
 
@@ -19,3 +20,8 @@ from firstlight.shared.errors import ConfigError
 def test_a_url_that_names_no_server_is_refused(url: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         open_client(url)
+
+
+def test_a_transports_server_has_no_path_and_that_is_said() -> None:
+    with pytest.raises(ConfigError, match="edge or load balancer, without a path, such as"):
+        Transport("https://localhost:8443/v1")
