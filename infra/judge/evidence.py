@@ -151,7 +151,11 @@ class Evidence:
 
 
 def read_evidence(directories: Sequence[Path]) -> Evidence:
-    """All histories below these directories. Raises `ConfigError` if there are none."""
+    """All histories below these directories. Raises `ConfigError` if one is not there, or all are
+    empty."""
+    for directory in directories:
+        if not directory.exists():
+            raise ConfigError(f"{directory}: no such folder")
     runs = [run for run in map(read_run, directories) if run is not None]
     run = runs[0] if runs else RunFile()
     files = sorted(
@@ -163,7 +167,9 @@ def read_evidence(directories: Sequence[Path]) -> Evidence:
     )
     if not files or len(files) > FILES_MAX:
         where = ", ".join(map(str, directories))
-        raise ConfigError(f"{where}: {len(files)} histories, from 1 to {FILES_MAX} expected")
+        raise ConfigError(
+            f"{where}: {len(files)} histories (*{SUFFIX}), from 1 to {FILES_MAX} expected"
+        )
     axis = _Axis(run)
     processes = tuple(process for path in files for process in _read(path, axis))
     evidence = Evidence(processes, run)

@@ -46,6 +46,15 @@ def test_a_folder_without_histories_is_one_clear_error(
     assert "0 histories" in capsys.readouterr().err
 
 
+def test_a_folder_that_is_not_there_is_named_beside_one_that_is(
+    run: Altered, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.verdict()
+    gone = run.folder / "gone"
+    assert cli.run(["judge", str(run.folder), str(gone)]) == 1
+    assert f"{gone}: no such folder" in capsys.readouterr().err
+
+
 def test_a_run_record_is_read_back_as_it_was(tmp_path: Path) -> None:
     record = RunRecord.begin(tmp_path, seed=4, command="x --seed 4", nodes=["a", "b"])
     number = record.fault("partition", "a", "b", lasting=True)
