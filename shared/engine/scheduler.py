@@ -1,7 +1,8 @@
 """Which tokens the next step runs. Decides; touches block tables, and nothing else.
 
     expire     who has no time left, or whose client does not read
-    decodes    every running sequence that needs one id, most important first
+    decodes    every running sequence that needs one id, most important first; a class may rest
+               while others should have begun (`rests`)
     prefills   chunks for the rest of the budget, running and waiting alike, most important first;
                a sequence that meets blocks which were loaded for it goes on behind them
 
@@ -13,6 +14,7 @@ aside only sequences of a lower class that have not waited their way up to its o
 `preemptions_max` times at most: a storm of important requests ends in everybody's progress.
 """
 
+from collections.abc import Set
 from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
@@ -23,6 +25,7 @@ from firstlight.shared.drafting.steptimes import StepTimes
 from firstlight.shared.engine.kv.manager import KvManager, Loading
 from firstlight.shared.engine.plan import EngineConfig, Turn, TurnEvent
 from firstlight.shared.engine.queue import Importance, WaitingQueue, importance, level, lifted_s
+from firstlight.shared.engine.rests import Rests, Unbegun
 from firstlight.shared.engine.sequence import Sequence
 from firstlight.shared.errors import DeadlineError, FirstlightError
 
@@ -73,6 +76,7 @@ class Scheduler:
         self.offloads = 0
         """How often of these its KV went to the host tier."""
         self._met: list[str] = []
+        self._rests = Rests(config.slas)
 
     @property
     def running(self) -> int:
@@ -205,8 +209,12 @@ class Scheduler:
         for sequence in self.all():
             if sequence.loading is not None:
                 self._look(sequence)
-        self._plan_decodes(now)
-        self._plan_prefills(now, times)
+        ready, behind = self._ready(), self._behind(now)
+        resting = self._resting(ready, behind, now, times)
+        self._plan_decodes([one for one in ready if _level(one) not in resting], now)
+        self._plan_prefills(behind, now, times)
+        if resting and not self._works:  # nobody found a place
+            self._plan_decodes(ready, now)
         for work in self._works.values():
             if work.sequence.first_step_s is None:
                 work.sequence.first_step_s = now
@@ -224,30 +232,59 @@ class Scheduler:
         """Sorts the most important sequence first."""
         return sequence.standing or importance(sequence, now, self._config)
 
-    def _plan_decodes(self, now: float) -> None:
-        running, works, size = self._running, self._works, self._block_tokens
+    def _ready(self) -> list[Sequence]:
+        """Those who run and need one id, most important first."""
         ready = [
-            sequence
-            for sequence in running.values()
-            if sequence.known - sequence.computed == 1 and sequence.known < sequence.credit
+            one
+            for one in self._running.values()
+            if one.known - one.computed == 1 and one.known < one.credit
         ]
         ready.sort(key=attrgetter("standing"))
-        for sequence in ready:
-            fits = sequence.known <= len(sequence.table) * size  # nearly all, in every step
-            if sequence.id in running and (fits or self._room(sequence, sequence.known, now)):
-                works[sequence.id] = Work(sequence, 1)
+        return ready
 
-    def _plan_prefills(self, now: float, times: StepTimes) -> None:
+    def _behind(self, now: float) -> list[Sequence]:
+        """Those who have a prompt to compute, running and waiting alike, most important first."""
         behind = [
             *(one for one in self._running.values() if one.known - one.computed > 1),
             *self._waiting.all(),
         ]
         behind = [one for one in behind if not (one.stalled or self._holds(one, now))]
-        if not behind:
-            return
+        behind.sort(key=lambda one: self.rank(one, now))
+        return behind
+
+    def _resting(
+        self, ready: list[Sequence], behind: list[Sequence], now: float, times: StepTimes
+    ) -> Set[int]:
+        """Levels that do not decode in this step."""
+        chunk = self._config.prefill_chunk
+        step_ms = min(self._config.step_alone_max_ms, times.prefill.ms(chunk, pairs(chunk, 0)))
+        unbegun = self._unbegun(behind, now) if ready else []
+        return self._rests.resting(map(_level, ready), unbegun, step_ms, now)
+
+    def _unbegun(self, behind: list[Sequence], now: float) -> list[Unbegun]:
+        """Those of whom nothing was computed yet, as many as there are places for."""
+        free, unbegun = self._config.sequences_max - len(self._running), list[Unbegun]()
+        for one in behind:
+            if one.first_step_s is not None:
+                continue
+            if one.standing is None:  # it has no place yet
+                if free <= 0:
+                    continue
+                free -= 1
+            unbegun.append(Unbegun(self.rank(one, now)[0], now >= one.due_s))
+        return unbegun
+
+    def _plan_decodes(self, ready: list[Sequence], now: float) -> None:
+        running, works, size = self._running, self._works, self._block_tokens
+        for sequence in ready:
+            fits = sequence.known <= len(sequence.table) * size  # nearly all, in every step
+            if sequence.id in running and (fits or self._room(sequence, sequence.known, now)):
+                works[sequence.id] = Work(sequence, 1)
+
+    def _plan_prefills(self, behind: list[Sequence], now: float, times: StepTimes) -> None:
         chunk = min(self._config.prefill_chunk, self._config.step_tokens_max - len(self._works))
         left_ms, full = self._prefill_budget_ms(times), False
-        for sequence in sorted(behind, key=lambda one: self.rank(one, now)):
+        for sequence in behind:
             if chunk <= 0 or left_ms <= 0:
                 break
             if sequence.id not in self._running:
@@ -412,3 +449,9 @@ class Scheduler:
         sequence.standing = None
         sequence.uncached_tokens = sequence.known - self._here(sequence)
         self._waiting.push(sequence, now)
+
+
+def _level(sequence: Sequence) -> int:
+    """Its class, as it stood when it got its place."""
+    assert sequence.standing is not None, sequence.id
+    return sequence.standing[0]
