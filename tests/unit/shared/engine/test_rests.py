@@ -105,7 +105,7 @@ def test_a_batch_decode_waits_while_an_interactive_prompt_has_not_begun():
     assert answers.ids["batch"] == alone(batch)
 
 
-@pytest.mark.parametrize(("places", "planned"), [(3, ["long"]), (2, ["decodes", "long"])])
+@pytest.mark.parametrize(("places", "planned"), [(3, ["late", "long"]), (2, ["decodes", "long"])])
 def test_who_decodes_rests_for_a_late_one_if_there_is_a_place_for_it(places, planned):
     """A long prompt is being computed; behind it one waits for two seconds."""
     core, _ = engine(speculation="off", sequences_max=places, prefill_chunk=16)
