@@ -24,7 +24,8 @@ for a first token waits longest."""
 class Slas:
     """Seconds to the first id that each priority class is promised.
 
-    They order a class (who is due first), and are what waiting is measured by: see `engine.queue`.
+    They order a class (who is due first), and are what waiting is measured by (`engine.queue`), and
+    how long those who decode may rest (`engine.rests`).
     """
 
     critical_s: float = 0.5
