@@ -16,9 +16,8 @@ long it is: that keeps the gaps of others short when a single one comes.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from math import inf
 
 from firstlight.shared.engine.plan import Slas
 
@@ -40,14 +39,17 @@ class Rests:
         self._since_s: dict[int, float] = {}
 
     def resting(
-        self, decoding: Iterable[int], unbegun: Iterable[Unbegun], step_ms: float, now: float
+        self, decoding: Iterable[int], unbegun: Sequence[Unbegun], step_ms: float, now: float
     ) -> Set[int]:
         """Levels of those that need an id and get none in this step, which may take `step_ms`."""
+        if not unbegun:  # nearly always
+            self._since_s = {}
+            return frozenset()
         counts, levels, late = Counter(decoding), set[int](), Counter[int]()
         for one in unbegun:
             levels.add(one.level)
             late[one.level] += one.late
-        highest = min(levels, default=inf)
+        highest = min(levels)
         before, self._since_s = self._since_s, {}
         for level, count in counts.items():
             share = 1.0 if highest < level else min(1.0, late[level] / count)
@@ -55,3 +57,7 @@ class Rests:
             if now + step_ms / 1000 <= since_s + share * self._slas.of(level):
                 self._since_s[level] = since_s
         return self._since_s.keys()
+
+    def in_vain(self) -> None:
+        """Nobody found a place meanwhile: all decode as ever, and what rested did not begin to."""
+        self._since_s = {}

@@ -213,7 +213,8 @@ class Scheduler:
         resting = self._resting(ready, behind, now, times)
         self._plan_decodes([one for one in ready if _level(one) not in resting], now)
         self._plan_prefills(behind, now, times)
-        if resting and not self._works:  # nobody found a place
+        if resting and not self._works:
+            self._rests.in_vain()
             self._plan_decodes(ready, now)
         for work in self._works.values():
             if work.sequence.first_step_s is None:
