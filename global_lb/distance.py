@@ -8,7 +8,8 @@ says that all others are far away changes little: of two words the lesser counts
     pairs[o, r] = low median over the edges of o of (the least round trip to a core of r)
 """
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import median_low
@@ -48,7 +49,7 @@ def measure(last: Distances, reports: Iterable[Report]) -> Distances:
     between = _between(said, edges)
     impossible = {}
     for edge in sorted(said):
-        if why := _impossible(edge, said[edge], between):
+        if why := _impossible(edges[edge], said[edge], between):
             impossible[edge] = why
     good = {
         edge: last.near.get(edge, {}) if edge in impossible else near for edge, near in said.items()
@@ -66,34 +67,42 @@ def _near(report: Report, region_of: Mapping[str, str]) -> Near:
     return near
 
 
-_Between = Mapping[tuple[str, str], Mapping[str, float]]
-"""Two regions in order of name → what each edge of one of them measured to the other, ms."""
+_Between = Mapping[tuple[str, str], Sequence[float]]
+"""Two regions in order of name → what edges of one of them measured to the other, ms, ascending."""
 
 
 def _between(said: Mapping[str, Near], edges: Mapping[str, str]) -> _Between:
-    between: dict[tuple[str, str], dict[str, float]] = {}
+    between: dict[tuple[str, str], list[float]] = {}
     for edge, near in said.items():
         home = edges[edge]
         for region, ms in near.items():
             if region != home:
-                between.setdefault((min(home, region), max(home, region)), {})[edge] = ms
-    return between
+                between.setdefault((min(home, region), max(home, region)), []).append(ms)
+    return {pair: sorted(measured) for pair, measured in between.items()}
 
 
-def _impossible(edge: str, near: Near, between: _Between) -> str:
+def _impossible(home: str, near: Near, between: _Between) -> str:
     nearest = sorted(sorted(near, key=lambda region: (near[region], region))[:NEAREST])
     for one, other in combinations(nearest, 2):
-        measured = between.get((one, other), {})
-        others = [ms for name, ms in measured.items() if name != edge]
-        if not others:
+        own = near[other] if one == home else near[one] if other == home else None
+        way_ms, over_ms = _of_others(between.get((one, other), ()), own), near[one] + near[other]
+        if way_ms is None:
             continue
-        way_ms, over_ms = median_low(others), near[one] + near[other]
         if over_ms < way_ms * IMPOSSIBLE_SHARE and way_ms - over_ms > IMPOSSIBLE_MS_MIN:
             return (
                 f"{near[one]:.3g} ms from {one} and {near[other]:.3g} ms from {other}, "
                 f"which are {way_ms:.3g} ms apart"
             )
     return ""
+
+
+def _of_others(measured: Sequence[float], own: float | None) -> float | None:
+    """The low median without the edge's own word: sorted once for all edges, which may be many."""
+    count = len(measured) - (own is not None)
+    if count <= 0:
+        return None
+    middle = (count - 1) // 2
+    return measured[middle + (own is not None and middle >= bisect_left(measured, own))]
 
 
 def _pairs(good: Mapping[str, Near], edges: Mapping[str, str]) -> dict[tuple[str, str], float]:

@@ -37,8 +37,6 @@ class RttFrom(StrEnum):
 _WORTH = {kind: i for i, kind in enumerate(RttFrom)}
 CERTAIN = frozenset({RttFrom.MEASURED, RttFrom.REPORTED, RttFrom.CITY})
 """What a client may be sent elsewhere by: a country is too large."""
-WITNESSES_MAX = 64
-"""Of a node's round trips so many, spread evenly, say whether it can be where it says it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,33 +114,42 @@ def edges_from(
 ) -> tuple[Edge, ...]:
     """Edges of these reports that take clients, with a place that their round trips allow."""
     told = tuple(reports)
-    cores = {one.info.node: one.info for one in told if one.info.role is Role.CORE}
+    sites: dict[Place | None, int] = {}  # cores stand together: a great circle for each of these
+    cores = {
+        report.info.node: (report.info.region, sites.setdefault(place_of(report.info), len(sites)))
+        for report in told
+        if report.info.role is Role.CORE
+    }
     edges = []
     for report in told:
         if report.info.role is not Role.EDGE or report.load.draining or report.leaving:
             continue
-        known = [(cores[core], ms) for core, ms in report.rtt_ms if core in cores]
-        witnesses = known[:: 1 + len(known) // WITNESSES_MAX]
-        place = believed_place(
-            place_of(report.info), [(place_of(core), ms) for core, ms in witnesses]
-        )
-        edges.append(Edge(report.info, place, tuple((core.region, ms) for core, ms in known)))
+        known = [(*cores[core], ms) for core, ms in report.rtt_ms if core in cores]
+        trips: list[list[float]] = [[] for _ in sites]
+        for _, site, ms in known:
+            trips[site].append(ms)
+        place = believed_place(place_of(report.info), zip(sites, trips, strict=True))
+        edges.append(Edge(report.info, place, tuple((region, ms) for region, _, ms in known)))
     return tuple(edges)
 
 
 def believed_place(
-    said: Place | None, core_rtts: Sequence[tuple[Place | None, float]]
+    said: Place | None, core_rtts: Iterable[tuple[Place | None, Sequence[float]]]
 ) -> Place | None:
     """Where a node is, unless most of its own round trips could not be from there.
 
-    `core_rtts`: places of cores, and the round trips measured to them. Light is the judge, so only
-    a place that is impossible is refused.
+    `core_rtts`: places where cores stand, and the round trips measured to those. Light is the
+    judge, so only a place that is impossible is refused.
     """
     if said is None:
         return None
-    floors = [(light_rtt_ms(distance_km(said, core)), ms) for core, ms in core_rtts if core]
-    impossible = sum(ms < floor for floor, ms in floors)
-    return None if 2 * impossible > len(floors) else said
+    judged = impossible = 0
+    for core, trips in core_rtts:
+        if core is not None and trips:
+            floor_ms = light_rtt_ms(distance_km(said, core))
+            judged += len(trips)
+            impossible += sum(ms < floor_ms for ms in trips)
+    return None if 2 * impossible > judged else said
 
 
 def _expected(edge: Edge, client: Client) -> Ranked:

@@ -12,11 +12,11 @@ A client is its address, or its /64: within one nobody is independent.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv6Address, ip_network
-from math import isfinite
+from math import inf, isfinite
 from statistics import median
 
 from firstlight.shared.geography.subnets import Address, Network, network_of
@@ -45,11 +45,38 @@ class Fate(StrEnum):
 
 
 @dataclass(slots=True)
+class _Words:
+    """Of a network's clients on one edge, and what they come to: the table for DNS asks each second
+    what all networks agree on, and few have spoken since."""
+
+    by_client: "OrderedDict[object, tuple[float, float]]" = field(default_factory=OrderedDict)
+    """client ─► (ms, when); the latest last."""
+    agreed_ms: float | None = None
+    until: float = -inf
+    """Then the first word is too old, and they come to something else."""
+
+    def agreed(self, now: float) -> float | None:
+        """What most of them agree on, if they do."""
+        if now > self.until:
+            self.settle(now)
+        return self.agreed_ms
+
+    def settle(self, now: float) -> None:
+        """Work it out."""
+        counted = [(ms, at) for ms, at in self.by_client.values() if now - at <= KEPT_S]
+        self.agreed_ms = _middle([ms for ms, _ in counted])
+        self.until = min((at + KEPT_S for _, at in counted), default=inf)
+
+    def stale(self, now: float) -> bool:
+        """Whether nobody has spoken for so long that nothing counts any more."""
+        _, latest = next(reversed(self.by_client.values()))
+        return now - latest > KEPT_S
+
+
+@dataclass(slots=True)
 class _Network:
-    edges: "OrderedDict[str, OrderedDict[object, tuple[float, float]]]" = field(
-        default_factory=OrderedDict
-    )
-    """edge ─► client ─► (ms, when); the latest last."""
+    edges: "OrderedDict[str, _Words]" = field(default_factory=OrderedDict)
+    """The latest last."""
 
 
 class ReportedRtts:
@@ -82,22 +109,26 @@ class ReportedRtts:
         held = _clamped(ms, client_place, edge_place)
         network = network_of(client)
         edges = self._touch(network).edges
-        words = edges.setdefault(edge, OrderedDict())
+        words = edges.setdefault(edge, _Words())
         edges.move_to_end(edge)
         if len(edges) > EDGES_MAX:
             edges.popitem(last=False)
         who = _who(client)
-        words[who] = held, now
-        words.move_to_end(who)
-        if len(words) > CLIENTS_MAX:
-            words.popitem(last=False)
+        words.by_client[who] = held, now
+        words.by_client.move_to_end(who)
+        if len(words.by_client) > CLIENTS_MAX:
+            words.by_client.popitem(last=False)
+        words.settle(now)
         self.version += 1
         return Fate.TAKEN if held == ms else Fate.CLAMPED
 
     def agreed(self, network: Network, now: float) -> dict[str, float]:
         """Edge ─► round trip that clients of this very network agree on."""
         known = self._networks.get(network)
-        return {} if known is None else dict(_agreed(known, now))
+        if known is None:
+            return {}
+        told = ((edge, words.agreed(now)) for edge, words in known.edges.items())
+        return {edge: ms for edge, ms in told if ms is not None}
 
     def all_agreed(self, now: float, most: int) -> Iterator[tuple[Network, Mapping[str, float]]]:
         """Networks that agree on anything, those that spoke last first."""
@@ -112,7 +143,7 @@ class ReportedRtts:
     def expire(self, now: float) -> None:
         """Forget networks that have been silent for `KEPT_S`: every minute or so."""
         for network, kept in list(self._networks.items()):
-            if all(_stale(words, now) for words in kept.edges.values()):
+            if all(words.stale(now) for words in kept.edges.values()):
                 self._drop(network)
 
     def _touch(self, network: Network) -> _Network:
@@ -145,19 +176,13 @@ def _clamped(ms: float, client: Place | None, edge: Place | None) -> float:
     return held
 
 
-def _agreed(known: _Network, now: float) -> Iterator[tuple[str, float]]:
-    for edge, words in known.edges.items():
-        told = [ms for ms, at in words.values() if now - at <= KEPT_S]
-        if not told:
-            continue
-        middle = median(told)
-        alike = sum(abs(ms - middle) <= max(ALIKE_MS, ALIKE_SHARE * middle) for ms in told)
-        if alike >= CLIENTS_MIN and 2 * alike > len(told):
-            yield edge, middle
-
-
-def _stale(words: Mapping[object, tuple[float, float]], now: float) -> bool:
-    return all(now - at > KEPT_S for _, at in words.values())
+def _middle(told: Sequence[float]) -> float | None:
+    """The median, if there are enough words and most of them lie near it."""
+    if len(told) < CLIENTS_MIN:
+        return None
+    middle = median(told)
+    alike = sum(abs(ms - middle) <= max(ALIKE_MS, ALIKE_SHARE * middle) for ms in told)
+    return middle if alike >= CLIENTS_MIN and 2 * alike > len(told) else None
 
 
 def _who(client: Address) -> object:

@@ -150,8 +150,8 @@ def test_an_edge_that_is_not_in_its_own_list_sends_nobody_on() -> None:
 
 
 def test_a_node_that_cannot_be_where_it_says_is_nowhere() -> None:
-    assert believed_place(TOKYO, [(LONDON, 3.0), (PARIS, 9.0)]) is None
-    assert believed_place(TOKYO, [(LONDON, 220.0), (PARIS, 230.0)]) == TOKYO
+    assert believed_place(TOKYO, [(LONDON, [3.0]), (PARIS, [9.0])]) is None
+    assert believed_place(TOKYO, [(LONDON, [220.0]), (PARIS, [230.0])]) == TOKYO
 
 
 def test_of_many_round_trips_the_last_count_as_the_first_do() -> None:
@@ -167,8 +167,10 @@ def test_of_many_round_trips_the_last_count_as_the_first_do() -> None:
 
 
 def test_one_core_that_lies_does_not_make_an_edge_homeless() -> None:
-    assert believed_place(TOKYO, [(LONDON, 220.0), (PARIS, 1.0)]) == TOKYO
-    assert believed_place(TOKYO, [(None, 1.0)]) == TOKYO
+    assert believed_place(TOKYO, [(LONDON, [220.0]), (PARIS, [1.0])]) == TOKYO
+    assert believed_place(TOKYO, [(LONDON, [220.0, 221.0]), (PARIS, [1.0])]) == TOKYO
+    assert believed_place(TOKYO, [(LONDON, [220.0]), (PARIS, [1.0, 2.0])]) is None
+    assert believed_place(TOKYO, [(None, [1.0]), (PARIS, [])]) == TOKYO
     assert believed_place(None, []) is None
 
 
