@@ -366,6 +366,8 @@ def _told(raw: bytes) -> dict[str, float]:
             param="edges",
         )
     for node, ms in edges.items():
+        if not node.isprintable():  # half a surrogate pair, which no answer could name
+            raise RequestError(f"edges: {node[:80]!r} is no name", param="edges")
         if isinstance(ms, bool) or not isinstance(ms, int | float):
             raise RequestError(f"edges.{node[:80]}: not a number", param="edges")
     return {node: _finite(ms) for node, ms in edges.items()}

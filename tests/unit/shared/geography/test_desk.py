@@ -204,6 +204,8 @@ async def test_edges_that_nobody_knows_are_refused_by_name(tmp_path: Path) -> No
         b'{"edges": {"lon": "5"}}',
         b'{"edges": {"lon": true}}',
         b'{"edges": {"lon": null}}',
+        b'{"edges": {"\\ud800": 5}}',
+        b'{"edges": {"\\ud800": "5"}}',
         b"[" * 5000,
         b"\xff\xfe",
         json.dumps({"edges": {str(i): 1 for i in range(17)}}).encode(),
