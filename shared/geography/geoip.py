@@ -78,6 +78,10 @@ class DatabaseState:
     """Why the file that lies there is not used. With a build time, one before it still is."""
 
 
+class UnreadableError(ConfigError):
+    """The file could not be read now: nothing is known of what is in it."""
+
+
 class Database:
     """One database in private memory. Raises `ConfigError` for one that cannot be used."""
 
@@ -138,7 +142,7 @@ class Geoip:
     def refresh(self) -> None:
         """Look at the directory, load what is new. Never raises; says each fault once."""
         paths = self._files()
-        for name in [name for name in self._seen if name not in {path.name for path in paths}]:
+        for name in {*self._seen, *self._serving, *self._faults} - {path.name for path in paths}:
             self._forget(name)
         for path in paths:
             self._refresh_one(path)
@@ -211,10 +215,13 @@ class Geoip:
         self._seen[path.name] = signature
         try:
             database = Database(path)
-        except (ConfigError, OSError) as error:
-            self._faults[path.name] = str(error)
-            still = "the one before it serves on" if path.name in self._serving else "not used"
-            logger.warning("%s (%s)", error, still)
+        except ConfigError as error:
+            if isinstance(error, UnreadableError):  # a disk that is full, a right that lacks
+                del self._seen[path.name]
+            if self._faults.get(path.name) != error.message:
+                still = "the one before it serves on" if path.name in self._serving else "not used"
+                logger.warning("%s (%s)", error, still)
+            self._faults[path.name] = error.message
             return
         self._serving = dict(sorted({**self._serving, path.name: database}.items()))
         self._faults.pop(path.name, None)
@@ -253,7 +260,7 @@ def _opened(path: Path, said: Path) -> maxminddb.Reader:
                 return maxminddb.open_database(where, MODE_AUTO)
             return maxminddb.open_database(path, MODE_MEMORY)
     except OSError as error:
-        raise ConfigError(f"{said}: {error.strerror or error}") from None
+        raise UnreadableError(f"{said}: {error.strerror or error}") from None
     except ConfigError:
         raise
     except Exception:  # the file is hostile: anything may come, in many classes

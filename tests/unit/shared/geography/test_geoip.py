@@ -203,3 +203,23 @@ def test_maxminds_own_databases_know_london(file: str, exact: bool) -> None:
     found = Database(DATA / file).find(IN_LONDON)
     assert found is not None
     assert (found.place.country, found.place.exact) == ("GB", exact)
+
+
+def test_a_file_that_could_not_be_read_is_tried_again_and_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_database(tmp_path / "a.mmdb")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    geoip = Geoip(tmp_path)
+    with monkeypatch.context() as disk:
+        disk.setattr("shutil.copyfileobj", full)
+        geoip.refresh()
+        geoip.refresh()
+    assert geoip.find(IN_LONDON) is None
+    assert caplog.text.count("No space left on device") == 1
+    geoip.refresh()
+    assert geoip.find(IN_LONDON) is not None
+    assert geoip.detail() is None
