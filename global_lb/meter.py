@@ -11,8 +11,21 @@ from firstlight.global_lb.scale import RegionScale
 from firstlight.shared import telemetry
 
 
+_GAUGES = (
+    telemetry.SCALE_WANTED,
+    telemetry.SCALE_CORES,
+    telemetry.SCALE_OFFERED,
+    telemetry.SCALE_CAPACITY,
+    telemetry.SCALE_UTILISATION,
+    telemetry.SCALE_PREFILL_SHARE,
+    telemetry.SCALE_TTFT,
+)
+
+
 def scaled(regions: Sequence[RegionScale]) -> None:
-    """The signals of now."""
+    """The signals of now, and of no region that is forgotten."""
+    for gauge in _GAUGES:
+        gauge.clear()
     for one in regions:
         _set(telemetry.SCALE_WANTED, one.wanted, one.region)
         _set(telemetry.SCALE_CORES, one.cores, one.region)
@@ -30,8 +43,3 @@ def scaled(regions: Sequence[RegionScale]) -> None:
 def _set(gauge: Gauge, value: float | None, *labels: str) -> None:
     if value is not None:
         gauge.labels(*labels).set(value)
-    else:
-        try:
-            gauge.remove(*labels)
-        except KeyError:  # there was none
-            return

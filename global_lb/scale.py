@@ -12,7 +12,7 @@ nothing because it was not heard of.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import ceil
 from statistics import median
@@ -111,21 +111,31 @@ class Scaler:
         self._config = config
         self._capacity_of = capacity_of
         self._past: dict[str, _Past] = {}
+        """By region, in the order in which they were heard last."""
         self.regions: tuple[RegionScale, ...] = ()
-        """As of the last step, by name; a region that was heard of once stays."""
+        """As of the last step, by name; a region that was heard of once stays, unless
+        `REGIONS_MAX` others were heard since."""
 
     def step(
         self, reports: Sequence[Report], suspects: Collection[str], table: Table, now: float
     ) -> None:
         """Look at what was heard."""
         well = [r for r in reports if r.info.node not in suspects and not r.load.draining]
-        for report in reports:
-            if len(self._past) < REGIONS_MAX or report.info.region in self._past:
-                self._past.setdefault(report.info.region, _Past())
+        self._hear({report.info.region for report in reports})
         self.regions = tuple(
             self._region(region, past, _Region.of(region, reports, well, table), now)
             for region, past in sorted(self._past.items())
         )
+
+    def _hear(self, heard: Set[str]) -> None:
+        """What was not heard for the longest goes, if a new region needs its place."""
+        for region in sorted(heard):
+            if region not in self._past and len(self._past) >= REGIONS_MAX:
+                silent = next((name for name in self._past if name not in heard), None)
+                if silent is None:
+                    continue
+                del self._past[silent]
+            self._past[region] = self._past.pop(region, None) or _Past()
 
     def _region(self, region: str, past: _Past, at: "_Region", now: float) -> RegionScale:
         measured = [c for core in at.cores if (c := self._capacity_of(core.load)) > 0.0]

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from firstlight.global_lb import meter
 from firstlight.global_lb.scale import (
     GROW_AFTER_S,
     SHRINK_AFTER_S,
@@ -12,8 +13,9 @@ from firstlight.global_lb.scale import (
     ScaleConfig,
     Scaler,
 )
+from firstlight.shared import telemetry
 from firstlight.shared.errors import ConfigError
-from firstlight.shared.routing.spill import Row, Table
+from firstlight.shared.routing.spill import REGIONS_MAX, Row, Table
 from firstlight.shared.types import Demand, Load, NodeInfo, Report, Role
 
 FAST = Load(prefill_ms_per_token=1.0, step_ms=((1, 20.0), (10, 40.0)), running=10, sequences_max=16)
@@ -205,3 +207,23 @@ def test_what_was_seen_before_a_silence_does_not_count_after_it() -> None:
     watched(scaler, low, since=11, for_s=SHRINK_AFTER_S - 10)
     watched(scaler, [], since=SHRINK_AFTER_S + 2, for_s=20)
     assert watched(scaler, low, since=SHRINK_AFTER_S + 30, for_s=20)["lon"].wanted == 3
+
+
+def test_regions_that_come_and_go_leave_room_for_those_that_are_there() -> None:
+    scaler = made()
+    for number in range(REGIONS_MAX):
+        scaler.step([edge(1.0), edge(1.0, region=f"r{number}")], (), {}, float(number))
+    regions = [one.region for one in scaler.regions]
+    assert len(regions) == REGIONS_MAX
+    assert {"lon", f"r{REGIONS_MAX - 1}"} <= set(regions)
+    assert "r0" not in regions
+
+
+def test_no_sample_is_left_of_what_is_unknown_or_forgotten() -> None:
+    lon = watched(made(), [*cores(2), edge(2000.0)])["lon"]
+    meter.scaled([lon, replace(lon, region="par", wanted=None)])
+    assert 'firstlight_scale_wanted_cores{region="lon"} 3.0' in telemetry.render().decode()
+    assert 'wanted_cores{region="par"}' not in telemetry.render().decode()
+    meter.scaled([])
+    left = [line for line in telemetry.render().decode().splitlines() if "_scale_" in line]
+    assert not [line for line in left if not line.startswith("#")]
