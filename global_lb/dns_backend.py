@@ -196,6 +196,7 @@ async def serving(path: Path, mode: int, answers: Answers) -> AsyncIterator[None
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(connections) >= CONNECTIONS_MAX:
+            trouble(f"{CONNECTIONS_MAX} connections are the most")
             writer.close()
             return
         connections.add(writer)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -268,3 +269,18 @@ def test_the_sample_configuration_is_one() -> None:
     sample = Path(dns_backend.__file__).parents[1] / "infra" / "pdns" / "dns.yaml"
     settings = load_settings(DnsSettings, sample)
     assert settings.zone.zone.steered == {"edge.example.com"}
+
+
+async def test_one_connection_too_many_is_closed_and_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "s"
+    async with serving(path, 0o600, answers(tmp_path)), AsyncExitStack() as held:
+        for _ in range(dns_backend.CONNECTIONS_MAX):
+            _, writer = await asyncio.open_unix_connection(path)
+            held.callback(writer.close)
+        for _ in range(3):
+            reader, writer = await asyncio.open_unix_connection(path)
+            held.callback(writer.close)
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+    assert caplog.text.count(f"{dns_backend.CONNECTIONS_MAX} connections are the most") == 1
