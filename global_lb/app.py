@@ -150,6 +150,7 @@ class _Http:
                 timeout_keep_alive=15,
                 timeout_graceful_shutdown=GRACE_S,
                 server_header=False,
+                proxy_headers=False,  # a client is where its packets come from, and nowhere it says
             )
         )
         self._server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
