@@ -10,7 +10,6 @@ from prometheus_client import Gauge
 from firstlight.global_lb.scale import RegionScale
 from firstlight.shared import telemetry
 
-
 _GAUGES = (
     telemetry.SCALE_WANTED,
     telemetry.SCALE_CORES,
