@@ -7,14 +7,18 @@ reports never pull at one row, since an edge follows one alone. Sans-IO.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 from firstlight.global_lb.distance import Distances, measure
 from firstlight.global_lb.membership import Lease
 from firstlight.shared.routing.spill import RegionSupply, Row, Table
 from firstlight.shared.routing.spill_step import Spill, adopt, step
-from firstlight.shared.types import Load, Report, Role
+from firstlight.shared.types import Demand, Load, Report, Role
 
 STEP_EVERY_S = 1.0
+ABSURD_TIMES = 10.0
+"""At an edge with so many times more work than all cores could do, something is counted wrongly:
+one such word would shed all that comes in its region."""
 SETTLED_S = 2.5
 """A replica that has just begun has not heard of all nodes yet: it tells no rows."""
 
@@ -29,22 +33,49 @@ class Balance:
         self._capacity_of = capacity_of
         self.spill = Spill()
         self.distances = Distances()
+        self.reports: tuple[Report, ...] = ()
+        """Of the latest step; what an edge cannot mean is in them as it last was."""
+        self.absurd: Mapping[str, str] = {}
+        """Edges whose present word on their work cannot be, and why."""
+        self._demand: Mapping[str, Demand | None] = {}
+        """By edge, the last good word."""
         self.table: Table = {}
         """What edges are told; empty while this replica does not know enough."""
 
     def step(self, leases: Sequence[Lease], suspects: Collection[str], now: float) -> None:
         """Take what was heard, and move the rows."""
-        reports = [lease.report for lease in leases]
+        reports: Sequence[Report] = [lease.report for lease in leases]
         self.distances = measure(self.distances, reports)
+        supply = supply_of(reports, suspects, self._capacity_of)
+        self.reports = reports = self._credible(reports, supply)
         if now < self._settles_at:
             return
-        supply = supply_of(reports, suspects, self._capacity_of)
         if not any(one.capacity > 0.0 for one in supply.values()):
             return  # no core has measured how fast it is: nothing to share out by
         self.spill = adopt(self.spill, in_force(reports, self._lb))
         demand = demand_of(reports)
         self.spill = step(self.spill, demand, supply, self.distances.pairs, now)
         self.table = self.spill.table
+
+    def _credible(
+        self, reports: Sequence[Report], supply: Mapping[str, RegionSupply]
+    ) -> tuple[Report, ...]:
+        """The reports, with the last good word of an edge in place of one that is absurd."""
+        capacity = sum(one.capacity for one in supply.values())
+        edges = {r.info.node: r.demand for r in reports if r.info.role is Role.EDGE}
+        self.absurd = {
+            edge: f"{said.work_per_s:.3g} of work a second, all cores do {capacity:.3g}"
+            for edge, said in edges.items()
+            if said is not None and said.work_per_s > ABSURD_TIMES * capacity > 0.0
+        }
+        self._demand = {
+            edge: self._demand.get(edge) if edge in self.absurd else said
+            for edge, said in edges.items()
+        }
+        return tuple(
+            replace(r, demand=self._demand[r.info.node]) if r.info.node in self.absurd else r
+            for r in reports
+        )
 
 
 def demand_of(reports: Collection[Report]) -> dict[str, float]:

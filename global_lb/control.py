@@ -150,11 +150,12 @@ class ControlPlane:
     def _step(self, now: float) -> None:
         leases = self._membership.live(now)
         self._balance.step(leases, self.suspects, now)
-        reports = [lease.report for lease in leases]
-        self._scaler.step(reports, self.suspects, self._balance.table, now)
+        self._scaler.step(self._balance.reports, self.suspects, self._balance.table, now)
         meter.scaled(self._scaler.regions)
         for edge, why in self._balance.distances.impossible.items():
             self._ignore(edge, "impossible", f"{why}: its round trips are not believed", now)
+        for edge, why in self._balance.absurd.items():
+            self._ignore(edge, "absurd", f"{why}: its last good word stays", now)
         for figure in self._balance.spill.ignored:
             logger.warning("not shared out by: %s", figure)
 

@@ -135,7 +135,7 @@ class Scaler:
                 if silent is None:
                     continue
                 del self._past[silent]
-            self._past[region] = self._past.pop(region, None) or _Past()
+            self._past[region] = self._past.pop(region, _Past())
 
     def _region(self, region: str, past: _Past, at: "_Region", now: float) -> RegionScale:
         measured = [c for core in at.cores if (c := self._capacity_of(core.load)) > 0.0]

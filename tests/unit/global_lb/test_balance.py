@@ -125,3 +125,28 @@ def test_replicas_that_saw_different_reports_hand_over_without_a_jump() -> None:
     steps = [after - before for before, after in pairwise(shares)]
     assert max(map(abs, steps)) <= 0.2, "two steps of a second at the most"
     assert sum(one * other < 0 for one, other in pairwise(steps)) <= 2
+
+
+def test_an_edge_with_more_work_than_can_be_is_heard_as_it_last_was_and_named() -> None:
+    balance = Balance("lb-1", -10.0, capacity_of)
+    honest = [core("lon"), core("par"), edge("lon", 300), edge("par", 100)]
+    stepped(balance, [*honest, edge("lon", 200, name="liar")], since=0, seconds=3)
+    before = balance.table
+    stepped(balance, [*honest, edge("lon", 9e11, name="liar")], since=3, seconds=20)
+    assert balance.table == before
+    assert balance.absurd == {"liar-lon": "9e+11 of work a second, all cores do 2e+03"}
+    assert demand_of(balance.reports) == {"lon": 500.0, "par": 100.0}
+    stepped(balance, [*honest, edge("lon", 100, name="liar")], since=23, seconds=1)
+    assert balance.absurd == {}
+
+
+def test_an_edge_that_begins_with_more_work_than_can_be_tells_none() -> None:
+    balance = Balance("lb-1", -10.0, capacity_of)
+    stepped(balance, [core("lon"), edge("lon", 1e9)], since=0, seconds=3)
+    assert balance.table["lon"] == Row((("lon", 1.0),))
+
+
+def test_nine_times_what_all_cores_can_do_is_believed_and_shed() -> None:
+    balance = Balance("lb-1", -10.0, capacity_of)
+    stepped(balance, [core("lon"), edge("lon", 9000)], since=0, seconds=1)
+    assert balance.table["lon"].shed == pytest.approx(8 / 9)
