@@ -7,7 +7,7 @@ A line or a character may be cut anywhere by the transport, so both wait for the
 import codecs
 from dataclasses import dataclass
 
-LINE_CHARS_MAX = 4 * 1024 * 1024
+LINE_CHARS_MAX = EVENT_CHARS_MAX = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -52,22 +52,26 @@ class EventReader:
     def __init__(self) -> None:
         self._lines = LineReader()
         self._data: list[str] = []
+        self._chars = 0
         self._name = ""
         self._id = ""
 
     def feed(self, data: bytes) -> list[Event]:
-        """The events that are complete now."""
+        """The events that are complete now. Raises `ValueError` for one without end."""
         events = []
         for line in self._lines.feed(data):
             if not line:
                 if self._data:
                     events.append(Event("\n".join(self._data), self._name or "message", self._id))
-                self._data, self._name = [], ""
+                self._data, self._name, self._chars = [], "", 0
                 continue
             field, _, value = line.partition(":")
             value = value.removeprefix(" ")
             if field == "data":
                 self._data.append(value)
+                self._chars += len(value) + 1
+                if self._chars > EVENT_CHARS_MAX:
+                    raise ValueError(f"an event is longer than {EVENT_CHARS_MAX} characters")
             elif field == "event":
                 self._name = value
             elif field == "id" and "\0" not in value:

@@ -52,8 +52,9 @@ class Transcript:
 
     def feed(self, data: bytes) -> bytes:
         """The bytes to tell on, now that these came. Raises `PeerError`."""
+        known = len(self._rest)
         self._rest += data
-        size = _whole(self._rest)
+        size = _whole(self._rest, known)
         if not size:
             if len(self._rest) > EVENT_BYTES_MAX:
                 raise PeerError(f"an event of the stream is longer than {EVENT_BYTES_MAX} bytes")
@@ -177,10 +178,15 @@ class Transcript:
         return chunk
 
 
-def _whole(data: bytearray) -> int:
-    """The size of the whole events at the beginning, with the blank line after the last."""
-    ends = ((b"\n\n", 2), (b"\r\n\r\n", 4), (b"\r\r", 2))
-    return max((data.rfind(end) + size for end, size in ends if end in data), default=0)
+_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+
+
+def _whole(data: bytearray, known: int) -> int:
+    """The size of the whole events at the beginning, with the blank line after the last; none ends
+    in what is `known`. An event of many pieces is not searched once for each of them."""
+    since = max(0, known - 3)
+    found = ((data.rfind(end, since), len(end)) for end in _ENDS)
+    return max((at + size for at, size in found if at >= 0), default=0)
 
 
 def _payloads(events: bytes) -> Iterator[str]:

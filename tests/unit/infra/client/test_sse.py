@@ -3,7 +3,7 @@
 import pytest
 
 from firstlight.infra.client import sse
-from firstlight.infra.client.sse import Event, EventReader, LineReader
+from firstlight.infra.client.sse import EVENT_CHARS_MAX, Event, EventReader, LineReader
 
 TEXT = 'data: {"a": "ä€😀"}\n\n: keep-alive\nid: 7\nevent: x\ndata: one\ndata:two\n\ndata: cut'
 
@@ -30,3 +30,10 @@ def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "LINE_CHARS_MAX", 10)
     with pytest.raises(ValueError, match="longer than 10"):
         LineReader().feed(b"x" * 11)
+
+
+def test_an_event_without_end_is_refused() -> None:
+    reader = EventReader()
+    line = b"data: " + b"x" * (EVENT_CHARS_MAX // 4) + b"\n"
+    with pytest.raises(ValueError, match="an event is longer than"):
+        reader.feed(5 * line)

@@ -273,3 +273,13 @@ def test_the_rest_is_asked_for_of_as_many_choices_as_the_whole(
     one.feed(b"data: " + json.dumps(chunk).encode() + b"\n\n")
     ids = json.loads(one.ask_again())["firstlight"]["resume"]["ids"]
     assert ids == [[5]] + [[]] * (count - 1)
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_an_event_is_told_on_with_its_last_byte_however_it_is_cut(end: bytes, size: int) -> None:
+    event = b'data: {"choices": []}' + end
+    transcript, told = Transcript(b"{}"), b""
+    for first in range(0, len(event) * 3, size):
+        told += transcript.feed((event * 3)[first : first + size])
+        assert told == event * ((first + size) // len(event))
