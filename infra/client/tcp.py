@@ -95,6 +95,8 @@ class TcpClient:
         self, method: str, path: str, headers: HeaderMap | None = None, body: bytes = b""
     ) -> AsyncIterator[StreamResponse]:
         """A request whose answer is read as it comes; leaving the block early cancels it."""
+        if self._client.is_closed:
+            raise PeerError(f"{self._base_url}: this client was closed")
         marks = Marks(monotonic_s(), connected_s=self._connected_s)
         extensions: dict[str, Any] = {"trace": self._tracer(marks)}
         if self._server_name is not None:

@@ -2,8 +2,11 @@
 
 import asyncio
 
+import pytest
+
 from firstlight.infra.client.client import open_client
 from firstlight.infra.client.tcp import TcpClient
+from firstlight.shared.errors import PeerError
 
 
 async def _answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -21,3 +24,10 @@ async def test_nothing_is_kept_of_connections_that_have_ended() -> None:
         for _ in range(20):
             assert (await client.request("GET", "/")).body == b"ok"
         assert len(client._streams) <= 2
+
+
+async def test_a_client_that_was_closed_meanwhile_is_an_error_of_ours() -> None:
+    client = open_client("http://127.0.0.1:1", "1")
+    await client.aclose()
+    with pytest.raises(PeerError, match="this client was closed"):
+        await client.request("GET", "/")
