@@ -51,7 +51,8 @@ _LOAD_AMOUNTS = (
     "prefill_pair_ms",
     "prefill_share",
 )
-_ADDRESS = re.compile(r"[^\s/]+:[0-9]{1,5}")
+_ADDRESS = re.compile(r"[A-Za-z0-9._%:\[\]-]+:[0-9]{1,5}")
+"""It becomes the host of URLs, which clients are sent to."""
 
 
 def to_open(request: Request, epoch: int, committed: Iterable[int]) -> core_pb2.Open:
