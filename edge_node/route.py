@@ -1,10 +1,10 @@
 """From what the links say to the core that takes a choice: the shell around `shared.routing`.
 
-It gathers the state of every core with a warm link, asks the rule, and remembers what was sent
-where, so that the next decision sees it at once.
+It tells the rule which cores have a warm link, and how those stand that the rule looks at, and
+remembers what was sent where, so that the next decision sees it at once.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
@@ -13,25 +13,32 @@ from firstlight.edge_node import meter
 from firstlight.edge_node.choice import Assignment, Choice
 from firstlight.edge_node.openai.routes import ModelEntry
 from firstlight.edge_node.upstream.link import CoreLink
-from firstlight.edge_node.upstream.pool import LinkPool
+from firstlight.edge_node.upstream.pool import ByRegion, LinkPool
 from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import CapacityError, RequestError
 from firstlight.shared.liveness import Lost
 from firstlight.shared.retry import Life
-from firstlight.shared.routing.choose import ROUTE_MIN, SHED, WAIT_MS, choose, region_of
+from firstlight.shared.routing.choose import (
+    ROUTE_MIN,
+    SHED,
+    WAIT_MS,
+    Cores,
+    choose,
+    region_of,
+)
 from firstlight.shared.routing.cost import CoreState
 from firstlight.shared.routing.ejection import CLEAN, Ejection
 from firstlight.shared.routing.prefixes import SentPrefixes
-from firstlight.shared.routing.rank import Wanted
+from firstlight.shared.routing.rank import Wanted, some
 from firstlight.shared.routing.reserve import Reservations
-from firstlight.shared.routing.sketch import held_tokens, probes_of
+from firstlight.shared.routing.sketch import Probes, held_tokens, probes_of
 from firstlight.shared.routing.spill import Row
 from firstlight.shared.types import Route
 
 RETRY_AFTER_S = 1.0
-LOOKED_AT_MAX = 128
-"""Links of one region whose cores are asked for their sketch and state; more only if none of these
-is cold."""
+SKETCHES_MAX = 128
+"""Cores of the drawn region whose sketches are looked into for a prompt, and as many of the others
+together; of more so many at random."""
 CANDIDATES_KEPT = 4
 """Of a route, for whoever asks later why a core was chosen."""
 
@@ -65,7 +72,7 @@ class CoreRouter:
     def models(self) -> list[ModelEntry]:
         """Models that some linked core serves, with the least context of those that do."""
         context: dict[str, int] = {}
-        for link in self._links():
+        for link in _links(self._linked()):
             for model in link.info.models:
                 context[model] = min(link.info.context_max, context.get(model, 1 << 31))
         return [ModelEntry(id=model, context_max=tokens) for model, tokens in context.items()]
@@ -92,9 +99,9 @@ class CoreRouter:
             lease.give_back()
 
     def _choose(self, choice: Choice, now: float) -> tuple[CoreLink, Assignment]:
-        request, links = choice.request, self._links()
+        request, linked = choice.request, self._linked()
         tokens = len(request.prompt) + request.max_tokens
-        if links and all(0 < link.info.context_max < tokens for link in links):
+        if linked and all(0 < link.info.context_max < tokens for link in _links(linked)):
             raise RequestError(
                 f"{len(request.prompt)} prompt tokens and up to {request.max_tokens} more exceed "
                 f"the context of every core",
@@ -115,11 +122,11 @@ class CoreRouter:
             session=choice.session,
             named_max=CANDIDATES_KEPT,
         )
-        route, resident = self._route(wanted, links, choice.block_hashes, now)
+        route, resident = self._route(wanted, linked, choice.block_hashes, now)
         if not route.candidates or route.reason.startswith(SHED):
             raise CapacityError(route.reason, retry_after_s=RETRY_AFTER_S)
         best = route.candidates[0]
-        link = next(link for link in links if link.info.node == best.core)
+        link = linked[best.region][best.core]
         return link, Assignment(
             core=best.core,
             region=link.info.region,
@@ -132,79 +139,71 @@ class CoreRouter:
         )
 
     def _route(
-        self, wanted: Wanted, links: Sequence[CoreLink], hashes: Sequence[bytes], now: float
+        self, wanted: Wanted, linked: ByRegion, hashes: Sequence[bytes], now: float
     ) -> tuple[Route, dict[str, int]]:
         """The route, and the prompt tokens that cores should have.
 
-        The region that is drawn is looked at first, with this edge's own, and no other unless
-        requests wait there; of very many cores in them those that this edge sent the prefix to, and
-        some at random.
+        The region that is drawn is asked first, with this edge's own, and no other unless requests
+        wait there.
         """
-        region, wanted = region_of(wanted, self._rng)
-        regions = () if region is None else (region, self._region)
-        near = [link for link in links if link.info.region in regions]
-        if len(near) > LOOKED_AT_MAX:
-            sent = self._sent.resident(hashes, now)
-            some = self._rng.sample(near, LOOKED_AT_MAX)
-            near = [*(link for link in near if link.info.node in sent and link not in some), *some]
-        if len(links) > len(near) >= ROUTE_MIN and wanted.numerics_class is None:
-            route, resident = self._route_among(wanted, near, hashes, now)
-            if route.candidates and (first := route.candidates[0]).reason == "cold":
-                if first.cost.queue_ms <= WAIT_MS:
-                    return route, resident
-                links = [*near, *self._elsewhere(regions, links)]
-        return self._route_among(wanted, links, hashes, now)
+        drawn, wanted = region_of(wanted, self._rng)
+        asked = () if drawn is None else (drawn, self._region)
+        near = {region: here for region, here in linked.items() if region in asked}
+        far = {region: here for region, here in linked.items() if region not in asked}
+        resident, probes = self._sent.resident(hashes, now), probes_of(hashes)
+        self._ask(near, probes, resident)
+        enough = sum(map(len, near.values())) >= ROUTE_MIN
+        if far and enough and wanted.numerics_class is None:
+            route = self._route_among(wanted, near, hashes, resident, now)
+            first = next(iter(route.candidates), None)
+            if first and first.reason == "cold" and first.cost.queue_ms <= WAIT_MS:
+                return route, resident
+        self._ask(far, probes, resident)
+        return self._route_among(wanted, linked, hashes, resident, now), resident
 
-    def _elsewhere(self, regions: Collection[str], links: Sequence[CoreLink]) -> list[CoreLink]:
-        """Links to other regions, in case the wait is shorter there; some of very many."""
-        far = [link for link in links if link.info.region not in regions]
-        return far if len(far) <= LOOKED_AT_MAX else self._rng.sample(far, LOOKED_AT_MAX)
+    def _ask(self, linked: ByRegion, probes: Probes, resident: dict[str, int]) -> None:
+        """Add to `resident` what cores say that they hold, where it is more."""
+        each = SKETCHES_MAX // max(1, len(linked))
+        for here in linked.values() if probes else ():
+            for core in here if len(here) <= each else some(list(here), each, self._rng):
+                held = held_tokens(self._sketch_of(core), probes)
+                if held > resident.get(core, 0):
+                    resident[core] = held
 
     def _route_among(
-        self, wanted: Wanted, links: Sequence[CoreLink], hashes: Sequence[bytes], now: float
-    ) -> tuple[Route, dict[str, int]]:
-        resident = self._resident(hashes, links, now)
+        self,
+        wanted: Wanted,
+        linked: ByRegion,
+        hashes: Sequence[bytes],
+        resident: dict[str, int],
+        now: float,
+    ) -> Route:
         most = max(resident.values(), default=0)
-        known = replace(
-            wanted,
-            prefixes=resident,
-            prefix_traffic=self._sent.traffic(hashes, most, now) if most else 0.0,
-        )
-        return choose(self._states(links, now), known, self._rng), resident
+        traffic = self._sent.traffic(hashes, most, now) if most else 0.0
+        known = replace(wanted, prefixes=resident, prefix_traffic=traffic)
+        return choose(Cores(linked, self._state_of(now)), known, self._rng)
 
-    def _states(self, links: Collection[CoreLink], now: float) -> list[CoreState]:
-        """The cores as decisions see them, with what is held against some, and what is reserved."""
+    def _state_of(self, now: float) -> Callable[[str], CoreState]:
+        """How a core stands, with what is held against it, and what is reserved."""
         marks, reserved = self._ejection.marks(now), self._reserved.by_core()
-        states = [link.state(now) for link in links]
-        if not (marks or reserved):
-            return states
-        for place, state in enumerate(states):
-            if state.core in marks or state.core in reserved:
-                mark = marks.get(state.core, CLEAN)
-                opens, tokens = reserved.get(state.core, (0, 0))
-                states[place] = replace(
-                    state,
-                    ejected=state.ejected or mark.ejected,
-                    penalty_ms=mark.penalty_ms,
-                    grown=mark.grown,
-                    unseen_opens=state.unseen_opens + opens,
-                    unseen_prompt_tokens=state.unseen_prompt_tokens + tokens,
-                )
-        return states
 
-    def _resident(
-        self, hashes: Sequence[bytes], links: Collection[CoreLink], now: float
-    ) -> dict[str, int]:
-        """Prompt tokens that cores should have: by what was sent there, or by their own word."""
-        resident, probes = self._sent.resident(hashes, now), probes_of(hashes)
-        if not probes:
-            return resident
-        for link in links:
-            core = link.info.node
-            held = held_tokens(self._sketch_of(core), probes)
-            if held > resident.get(core, 0):
-                resident[core] = held
-        return resident
+        def stated(core: str) -> CoreState:
+            link = self._pool.link(core)
+            assert link is not None, core
+            state = link.state(now)
+            if core not in marks and core not in reserved:
+                return state
+            mark, (opens, tokens) = marks.get(core, CLEAN), reserved.get(core, (0, 0))
+            return replace(
+                state,
+                ejected=state.ejected or mark.ejected,
+                penalty_ms=mark.penalty_ms,
+                grown=mark.grown,
+                unseen_opens=state.unseen_opens + opens,
+                unseen_prompt_tokens=state.unseen_prompt_tokens + tokens,
+            )
+
+        return stated
 
     def learn(
         self,
@@ -231,7 +230,7 @@ class CoreRouter:
 
     def failed(self, core: str, *, proven: bool = False) -> None:
         """The core failed a choice by its own fault."""
-        cores = len(self._links())
+        cores = sum(map(len, self._linked().values()))
         if self._ejection.failure(core, cores=cores, now=monotonic_s(), proven=proven):
             meter.ejected()
 
@@ -247,9 +246,13 @@ class CoreRouter:
 
     def round_trips(self) -> tuple[tuple[str, float], ...]:
         """Measured round trip to each linked core, ms."""
-        return tuple((link.info.node, link.rtt.ms) for link in self._links() if link.rtt.measured)
+        return tuple(
+            (link.info.node, link.rtt.ms) for link in _links(self._linked()) if link.rtt.measured
+        )
 
-    def _links(self) -> list[CoreLink]:
-        return [
-            link for link in self._pool.links if link.info.tokenizer_hash == self._tokenizer_hash
-        ]
+    def _linked(self) -> ByRegion:
+        return self._pool.by_region(self._tokenizer_hash)
+
+
+def _links(linked: ByRegion) -> Iterator[CoreLink]:
+    return (link for here in linked.values() for link in here.values())

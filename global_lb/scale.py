@@ -18,7 +18,7 @@ from math import ceil
 from statistics import median
 
 from firstlight.shared.errors import ConfigError
-from firstlight.shared.routing.cost import CoreState, known_prefill_ms, step_ms, ttft_ms
+from firstlight.shared.routing.cost import CoreState, cost_of, known_prefill_ms, step_ms
 from firstlight.shared.routing.spill import REGIONS_MAX, Table
 from firstlight.shared.types import Load, Priority, Report, Role
 
@@ -280,7 +280,7 @@ class _Region:
         tokens = PROMPT_TOKENS_PRIOR
         if self.requests_per_s > 0.0:
             tokens = max(1, round(self.prompt_tokens_per_s / self.requests_per_s))
-        return median(ttft_ms(state, prompt_tokens=tokens) for state in states)
+        return median(cost_of(state, prompt_tokens=tokens).ms for state in states)
 
     def prefill_share(self) -> float | None:
         """Of the time that the work takes; None while nothing is measured or nothing comes."""

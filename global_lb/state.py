@@ -5,7 +5,7 @@ from random import Random
 
 from firstlight.global_lb.membership import Lease
 from firstlight.shared.geography.site import said_place
-from firstlight.shared.routing.choose import choose
+from firstlight.shared.routing.choose import Cores, choose
 from firstlight.shared.routing.cost import RTT_PRIOR_MS, CoreState
 from firstlight.shared.routing.geo import guess_ms
 from firstlight.shared.routing.rank import Wanted
@@ -45,4 +45,4 @@ def route_of(
         if lease.report.info.role is Role.CORE
     ]
     wanted = Wanted(home=edge.info.region, prompt_tokens=prompt_tokens, model=model, spill=row)
-    return choose(states, wanted, rng)
+    return choose(Cores.of(states), wanted, rng)

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
-from firstlight.shared.routing.choose import choose
+from firstlight.shared.routing.choose import Cores, choose
 from firstlight.shared.routing.cost import CoreState
 from firstlight.shared.routing.rank import Wanted
 from firstlight.shared.types import Load, Route
@@ -166,7 +166,7 @@ def by_rule(
 ) -> tuple[int, Route]:
     """The place that the mesh's own rule picks."""
     states = edge.states(world.servers, world.now)
-    route = choose(states, wanted or Wanted("home", 1, model="m"), rng)
+    route = choose(Cores.of(states), wanted or Wanted("home", 1, model="m"), rng)
     names = [server.name for server in world.servers]
     return names.index(route.candidates[0].core), route
 

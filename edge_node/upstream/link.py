@@ -8,7 +8,7 @@ the link is alive. A link is used once; `upstream.pool` makes the next one.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -96,6 +96,8 @@ class CoreLink:
         self.load_at_s = monotonic_s()
         self.rtt = RttEstimate(rtt_prior_ms)
         self.up = False
+        self.on_up: Callable[[], None] = lambda: None
+        """Hears when the link comes up, or is up no more."""
         self.welcomed = False
         """Whether this life of the link ever came up."""
         self.lost: Lost | None = None
@@ -231,6 +233,7 @@ class CoreLink:
             return self._failure.result()
         finally:
             self.up = False
+            self.on_up()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -370,6 +373,7 @@ class CoreLink:
             raise PeerError(f"{self.info.address} is core {info.node}, expected {self.info.node}")
         self.info, self._state = info, None
         self.up = self.welcomed = True
+        self.on_up()
         self._memory.welcomed(info, now)
 
 

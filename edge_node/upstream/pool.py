@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 
 import grpc
@@ -19,6 +19,9 @@ from firstlight.shared.routing.cost import RTT_PRIOR_MS
 from firstlight.shared.types import NodeInfo
 
 log = logging.getLogger(__name__)
+
+ByRegion = Mapping[str, Mapping[str, CoreLink]]
+"""Links by region, and there by core."""
 
 TICK_S = 0.1
 RECONNECT_MIN_S, RECONNECT_MAX_S = 0.05, 2.0
@@ -48,6 +51,7 @@ class LinkPool:
         self._rtt_prior_ms = rtt_prior_ms
         self._rng = rng
         self._links: dict[str, CoreLink] = {}
+        self._by_region: dict[str, ByRegion] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._infos: dict[str, NodeInfo] = {}
 
@@ -55,6 +59,17 @@ class LinkPool:
     def links(self) -> list[CoreLink]:
         """Links that are up, in order of the cores' names."""
         return [link for link in self._links.values() if link.up]
+
+    def by_region(self, tokenizer_hash: str) -> ByRegion:
+        """Links that are up, to cores with this tokenizer. Put together anew when a link has come
+        or gone, and not for each request."""
+        if tokenizer_hash not in self._by_region:
+            found: dict[str, dict[str, CoreLink]] = {}
+            for link in self.links:
+                if link.info.tokenizer_hash == tokenizer_hash:
+                    found.setdefault(link.info.region, {})[link.info.node] = link
+            self._by_region[tokenizer_hash] = found
+        return self._by_region[tokenizer_hash]
 
     def link(self, core: str) -> CoreLink | None:
         """The link to a core, if it is up."""
@@ -104,6 +119,7 @@ class LinkPool:
         prior_ms = self._rtt_prior_ms(info)
         link = CoreLink(info, channel, self._memory, self._history, self._config, prior_ms)
         self._links = dict(sorted([*self._links.items(), (core, link)]))
+        link.on_up = self._by_region.clear
         try:
             reason = await link.run()
         except Exception as error:  # a bug of ours: the other requests still need this core

@@ -35,7 +35,7 @@ from firstlight.shared.blocks import block_hashes, root_hash
 from firstlight.shared.clock import cpu_s, monotonic_s
 from firstlight.shared.proto import control_pb2
 from firstlight.shared.proto.convert_mesh import from_view, to_view
-from firstlight.shared.routing.choose import choose
+from firstlight.shared.routing.choose import Cores, choose
 from firstlight.shared.routing.cost import CoreState
 from firstlight.shared.routing.rank import Wanted
 from firstlight.shared.routing.sketch import HotPrefixes
@@ -104,18 +104,18 @@ def timed_us(calls: list[Callable[[], object]], hear: Callable[[], object]) -> l
 
 def rule(cores: int, regions: int, choices: int, rng: Random) -> list[float]:
     """The rule alone."""
-    states = []
+    states: dict[str, CoreState] = {}
     for number in range(cores):
         info, rtt_ms = node(number, regions), 2.0 + 30.0 * (number % regions)
-        states.append(
-            CoreState(
-                info.node, info.region, load(rng), rtt_ms, models=info.models, context_max=8192
-            )
+        states[info.node] = CoreState(
+            info.node, info.region, load(rng), rtt_ms, models=info.models, context_max=8192
         )
+    by_region = Cores.of(states.values()).by_region
+    known, names = Cores(by_region, states.__getitem__), list(states)
 
     def hear() -> None:
-        for place in rng.sample(range(cores), cores // HEARD):
-            states[place] = replace(states[place])
+        for name in rng.sample(names, cores // HEARD):
+            states[name] = replace(states[name])
 
     calls: list[Callable[[], object]] = []
     for number in range(WARM_UP + choices):
@@ -131,7 +131,7 @@ def rule(cores: int, regions: int, choices: int, rng: Random) -> list[float]:
             prefixes=some,
             named_max=CANDIDATES_KEPT,
         )
-        calls.append(lambda wanted=wanted: choose(states, wanted, rng))  # type: ignore[misc]
+        calls.append(lambda wanted=wanted: choose(known, wanted, rng))  # type: ignore[misc]
     return timed_us(calls, hear)
 
 
@@ -140,6 +140,7 @@ class Links(LinkPool):
 
     def __init__(self, links: list[CoreLink]) -> None:
         self._links = {link.info.node: link for link in links}
+        self._by_region = {}
 
 
 def whole(cores: int, regions: int, choices: int, rng: Random) -> list[float]:

@@ -11,7 +11,7 @@ from firstlight.infra.sim.mesh import Mesh
 from firstlight.infra.sim.moves import MOVED_TOKEN_BYTES, NEAR_BYTES_PER_S
 from firstlight.infra.sim.policies.policy import Ask, Pick, Policy, Seen
 from firstlight.shared.blocks import BLOCK_TOKENS, CHECKPOINT_BLOCKS
-from firstlight.shared.routing.choose import SHED, choose
+from firstlight.shared.routing.choose import SHED, Cores, choose
 from firstlight.shared.routing.cost import CoreState
 from firstlight.shared.routing.ejection import CLEAN, Ejection, Mark
 from firstlight.shared.routing.fetch import Source, Way
@@ -53,9 +53,10 @@ class Firstlight(Policy):
             prompt_tokens=ask.prompt_tokens,
             spill=self._mesh.row(ask.origin),
             session=str(ask.session).encode(),
+            prefixes=resident,
             prefix_traffic=self._traffic(hashes, resident, now),
         )
-        route = choose(states, wanted, rng)
+        route = choose(Cores.of(states), wanted, rng)
         if not route.candidates or route.reason.startswith(SHED):
             return Pick(None, reason=route.reason)
         best = route.candidates[0]
@@ -91,23 +92,19 @@ class Firstlight(Policy):
             held = resident.get(str(one.server), 0)
             most[one.region] = max(held, most.get(one.region, 0))
         return [
-            self._state(one, resident, most[one.region], marks.get(str(one.server), CLEAN))
-            for one in seen
+            self._state(one, most[one.region], marks.get(str(one.server), CLEAN)) for one in seen
         ]
 
-    def _state(
-        self, one: Seen, resident: dict[str, int], near_tokens: int, mark: Mark
-    ) -> CoreState:
-        core, local_ms = str(one.server), self._mesh.setup.matrix.rtt_ms[one.region][one.region]
+    def _state(self, one: Seen, near_tokens: int, mark: Mark) -> CoreState:
+        local_ms = self._mesh.setup.matrix.rtt_ms[one.region][one.region]
         return CoreState(
-            core=core,
+            core=str(one.server),
             region=self._mesh.regions[one.region],
             load=one.load,
             rtt_ms=one.rtt_ms,
             age_s=one.age_s,
             unseen_opens=one.unseen_opens,
             unseen_prompt_tokens=one.unseen_prompt_tokens,
-            prefix_tokens=resident.get(core, 0),
             ejected=mark.ejected,
             grown=mark.grown,
             penalty_ms=mark.penalty_ms,

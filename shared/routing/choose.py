@@ -11,16 +11,20 @@
    when what waits at its best core is longer than 50 ms and than the way to another region is
    longer, and the best core there is cold and sooner by a fifth: shares follow ten seconds of
    demand, a queue grows in one.
-5. The best of the region, by `rank`: all of them are weighed up to 16, else 3 at random and one
+5. The best of the region, by `rank`: of up to 16 cores all are weighed, of more 3 at random and one
    with the longest prefix; of the cold ones the least time to a first token, ties within 5 % at
    random; none cold: the least rif/cap.
 6. The rest follows, best first, for the case that the pick fails; cores that failed in this request
    come last. No core below its cap anywhere: the reason says `shed`.
+
+Of a region with more than 16 cores only 8 at random, and some that have a prefix, are looked at; 32
+if too few of these are usable; then all. So a choice costs the same however many cores there are.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
+from itertools import chain
 from math import inf
 from random import Random
 
@@ -44,10 +48,8 @@ WAIT_MS = 50.0
 SOONER = 0.2
 """Where a request would wait longer than this, and than the way to another region is longer, that
 region is taken if the first token is sooner there by this share."""
-MANY = 64
-LOOKED_AT = 24
-"""Of a region with many cores so many are looked at, and as many that have a prefix: what is usable
-among them is enough to go on with, or else all are."""
+LOOKED_AT, LOOKED_AT_NEXT = 8, 32
+"""Of a region with many cores so many are looked at first, and then, and as many with a prefix."""
 ROUTE_MIN = 5
 """A route names this many cores, if there are as many."""
 NEXT_MIN = 2
@@ -59,7 +61,27 @@ SESSION_BYTES = 8
 """Of the hash that is drawn for a request without a session."""
 
 
-Regions = Mapping[str, list[CoreState]]
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """The cores that are known. How one stands is asked only of those that are looked at."""
+
+    by_region: Mapping[str, Collection[str]]
+    """Their names, in an order, quick to look up. No region is empty."""
+    state: Callable[[str], CoreState]
+    """How one of them stands."""
+
+    @classmethod
+    def of(cls, states: Iterable[CoreState]) -> "Cores":
+        """Where all of them have been stated."""
+        by_core, by_region = dict[str, CoreState](), dict[str, dict[str, None]]()
+        for state in states:
+            by_core[state.core] = state
+            by_region.setdefault(state.region, {})[state.core] = None
+        return cls(by_region, by_core.__getitem__)
+
+    def all(self) -> list[CoreState]:
+        """Of all regions."""
+        return list(map(self.state, chain.from_iterable(self.by_region.values())))
 
 
 @dataclass(slots=True)
@@ -88,13 +110,13 @@ class _Sorted:
         )
 
 
-def choose(states: Sequence[CoreState], wanted: Wanted, rng: Random) -> Route:
+def choose(known: Cores, wanted: Wanted, rng: Random) -> Route:
     """Cores for a request, best first. Empty only if no core can serve it at all."""
     region, wanted = region_of(wanted, rng)
     if region is None:
-        route = _shed(states, wanted, rng)
+        route = _shed(known, wanted, rng)
     else:
-        route = _kept(states, wanted, region, rng) or _in_region(states, wanted, region, rng)
+        route = _kept(known, wanted, region, rng) or _in_region(known, wanted, region, rng)
     if wanted.spill is None:
         return route
     shares = wanted.spill.fractions
@@ -104,7 +126,7 @@ def choose(states: Sequence[CoreState], wanted: Wanted, rng: Random) -> Route:
 def region_of(wanted: Wanted, rng: Random) -> tuple[str | None, Wanted]:
     """The region that `choose` will draw, and what to ask it with, so that it draws the same.
 
-    For whoever would rather not gather the cores of all regions. None: what was drawn is shed.
+    For whoever would rather not ask cores of all regions what they have. None: it is shed.
     """
     row = wanted.spill
     if row is None:
@@ -115,36 +137,31 @@ def region_of(wanted: Wanted, rng: Random) -> tuple[str | None, Wanted]:
     return region or (None if row.shed > 0.0 else wanted.home), wanted
 
 
-def _kept(states: Sequence[CoreState], wanted: Wanted, drawn: str, rng: Random) -> Route | None:
+def _kept(known: Cores, wanted: Wanted, drawn: str, rng: Random) -> Route | None:
     """Home's route, if another region was drawn and nothing waits at home's best core."""
     if drawn == wanted.home or wanted.numerics_class is not None:
         return None
-    route = _in_region(states, wanted, wanted.home, rng)
+    route = _in_region(known, wanted, wanted.home, rng)
     first = next(iter(route.candidates), None)
     if first is None or first.region != wanted.home or first.reason != "cold":
         return None
-    queued = next(state.load.queued for state in states if state.core == first.core)
-    if queued or first.cost.queue_ms > WAIT_MS:
+    if known.state(first.core).load.queued or first.cost.queue_ms > WAIT_MS:
         return None
     return replace(route, reason=f"home region: nothing waits here, though {drawn} was drawn")
 
 
-def _in_region(states: Sequence[CoreState], wanted: Wanted, drawn: str, rng: Random) -> Route:
-    by_region = _by_region(states)
-    cores = _sort_out(_few(by_region.get(drawn, []), wanted, rng), wanted)
-    here = len(cores.usable.get(drawn, ()))
-    if here < ROUTE_MIN or here < len(cores.ejected) or wanted.numerics_class is not None:
-        cores = _of_all(states, by_region, wanted, drawn, rng)
+def _in_region(known: Cores, wanted: Wanted, drawn: str, rng: Random) -> Route:
+    cores = _enough(known, wanted, drawn, rng)
     if not (cores.usable or cores.ejected or cores.unusable):
-        return Route((), _why_none(states, wanted))
+        return Route((), _why_none(known.all(), wanted))
     panic = _settle_ejected(cores)
     if not cores.usable:
         return _last_resort(cores.unusable, wanted)
     regions = cores.by_nearness(first=drawn)
     region, weighed, exact = _first_region(cores.usable, regions, wanted.numerics_class)
-    picked = rank(weighed, wanted, rng)
+    picked = rank(weighed, wanted, rng, among=len(known.by_region[region]))
     reason = _why_region(region, drawn, wanted)
-    if wanted.numerics_class is None and (there := _sooner(by_region, wanted, picked[0], rng)):
+    if wanted.numerics_class is None and (there := _sooner(known, wanted, picked[0], rng)):
         picked = [there, *picked]
         reason = f"region {there.state.region}: sooner than in {region} by its wait"
     if wanted.numerics_class is not None:
@@ -152,17 +169,6 @@ def _in_region(states: Sequence[CoreState], wanted: Wanted, drawn: str, rng: Ran
     if panic:
         reason += ", panic: most cores are ejected"
     return Route(_named(picked, cores, regions, wanted), reason, panic=panic)
-
-
-def _by_region(states: Iterable[CoreState]) -> Regions:
-    by_region: dict[str, list[CoreState]] = {}
-    for state in states:
-        region = state.region
-        if region in by_region:
-            by_region[region].append(state)
-        else:
-            by_region[region] = [state]
-    return by_region
 
 
 def _named(
@@ -179,26 +185,29 @@ def _named(
     return (*(one.named() for one in picked), *rest, *last)[:most]
 
 
-def _sooner(by_region: Regions, wanted: Wanted, first: Ranked, rng: Random) -> Ranked | None:
+def _sooner(known: Cores, wanted: Wanted, first: Ranked, rng: Random) -> Ranked | None:
     """The best core of other regions, if what waits at our first is longer than the way there and
-    it is sooner by `SOONER`."""
+    it is sooner by `SOONER`. One core of each region tells how far that is."""
     rtt_ms, queue_ms, *_ = first.parts
     if queue_ms <= WAIT_MS:
         return None
-    near: list[CoreState] = []
-    for region, there in by_region.items():
+    most_ms, near = rtt_ms + queue_ms, list[Collection[str]]()
+    for region, here in known.by_region.items():
         if region != first.state.region:
-            near += _few([s for s in there if s.rtt_ms - rtt_ms < queue_ms], wanted, rng)
-    usable = _sort_out(near, wanted).usable
+            (one,) = some(list(here), 1, rng)
+            if known.state(one).rtt_ms < most_ms:
+                near.append(here)
+    looked_at = _look(known, near, LOOKED_AT, wanted, rng)
+    usable = _sort_out([state for state in looked_at if state.rtt_ms < most_ms], wanted).usable
     idle = [item for there in usable.values() for item in there if item[0] <= HOT_LOAD]
-    best = rank(idle, wanted, rng)[0] if idle else None
+    best = rank(idle, wanted, rng, among=sum(map(len, near)))[0] if idle else None
     sooner = best and not best.hot and best.ttft_ms < first.ttft_ms * (1.0 - SOONER)
     return best if sooner else None
 
 
-def _shed(states: Sequence[CoreState], wanted: Wanted, rng: Random) -> Route:
+def _shed(known: Cores, wanted: Wanted, rng: Random) -> Route:
     """The nearest region with a core that is cold, or nothing."""
-    cores = _sort_out(states, wanted)
+    cores = _sort_out(known.all(), wanted)
     for region in cores.by_nearness(second=wanted.home):
         idle = [item for item in cores.usable[region] if item[0] <= HOT_LOAD]
         picked = rank(idle, wanted, rng) if idle else []
@@ -208,34 +217,39 @@ def _shed(states: Sequence[CoreState], wanted: Wanted, rng: Random) -> Route:
     return Route((), f"{SHED}: the share of this origin that no region has room for")
 
 
-def _of_all(
-    states: Sequence[CoreState], by_region: Regions, wanted: Wanted, drawn: str, rng: Random
-) -> _Sorted:
-    """Cores of all regions: all of the drawn one, and of others that have many a few, if these are
-    enough to go by."""
-    thinned = [name for name, there in by_region.items() if name != drawn and len(there) > MANY]
-    if wanted.numerics_class is not None or not thinned:
-        return _sort_out(states, wanted)
-    looked_at = list(by_region.get(drawn, ()))
-    for region, there in by_region.items():
+def _enough(known: Cores, wanted: Wanted, drawn: str, rng: Random) -> _Sorted:
+    """Cores of the drawn region: some, or more of them, if enough of these are usable, else all,
+    and with them those of other regions."""
+    here = known.by_region.get(drawn, ())
+    if wanted.numerics_class is not None:
+        return _sort_out(known.all(), wanted)
+    for count in (LOOKED_AT, LOOKED_AT_NEXT):
+        cores = _sort_out(_look(known, [here], count, wanted, rng), wanted)
+        if len(cores.usable.get(drawn, ())) >= max(ROUTE_MIN, len(cores.ejected)):
+            return cores
+    few, thinned = list(map(known.state, here)), list[str]()
+    for region, there in known.by_region.items():
         if region != drawn:
-            looked_at += _few(there, wanted, rng)
-    cores = _sort_out(looked_at, wanted)
+            few += _look(known, [there], LOOKED_AT_NEXT, wanted, rng)
+            if len(there) > LOOKED_AT_NEXT:
+                thinned.append(region)
+    cores = _sort_out(few, wanted)
     if all(len(cores.usable.get(region, ())) >= ROUTE_MIN for region in thinned):
         return cores
-    return _sort_out(states, wanted)
+    return _sort_out(known.all(), wanted)
 
 
-def _few(here: list[CoreState], wanted: Wanted, rng: Random) -> list[CoreState]:
-    """Those of many that are worth a look: some at random, and some with a prefix."""
-    if len(here) <= MANY:
-        return here
-    few = some(here, LOOKED_AT, rng)
-    seen, prefixes = {state.core for state in few}, wanted.prefixes
-    have = [state for state in here if state.core in prefixes or state.prefix_tokens]
-    if len(have) > LOOKED_AT:
-        have = some(have, LOOKED_AT, rng)
-    return [*few, *(state for state in have if state.core not in seen)]
+def _look(
+    known: Cores, regions: Sequence[Collection[str]], count: int, wanted: Wanted, rng: Random
+) -> list[CoreState]:
+    """At all cores of these regions, or of many at `count` at random and as many with a prefix."""
+    cores = list(chain.from_iterable(regions))
+    if len(cores) > max(count, CANDIDATES_MAX):
+        have = [core for here in regions for core in wanted.prefixes if core in here]
+        if len(have) > count:
+            have = some(have, count, rng)
+        cores = list(dict.fromkeys(some(cores, count, rng) + have))
+    return list(map(known.state, cores))
 
 
 def _sort_out(states: Iterable[CoreState], wanted: Wanted) -> _Sorted:
@@ -352,6 +366,6 @@ def _last_resort(unusable: list[Weighed], wanted: Wanted) -> Route:
 
 def _candidate(state: CoreState, wanted: Wanted, reason: str) -> Candidate:
     """One that was not weighed."""
-    prefix_tokens = wanted.prefix_tokens(state)
+    prefix_tokens = wanted.prefixes.get(state.core, 0)
     cost = cost_of(state, prompt_tokens=wanted.prompt_tokens, prefix_tokens=prefix_tokens)
     return Candidate(state.core, state.region, cost.ms, reason, cost, prefix_tokens)

@@ -80,8 +80,6 @@ class CoreState:
     """Opens that `load` does not count yet, less ends since; may be negative."""
     unseen_prompt_tokens: int = 0
     """Prompt tokens of those opens."""
-    prefix_tokens: int = 0
-    """Prompt tokens of this request that the core should have cached."""
     numerics_class: str = ""
     models: tuple[str, ...] = ()
     context_max: int = 0
@@ -119,18 +117,19 @@ def cost_of(
     state: CoreState,
     *,
     prompt_tokens: int,
-    prefix_tokens: int | None = None,
+    prefix_tokens: int = 0,
     mean_load: float = 0.0,
     prefill_prior_ms: float = PREFILL_PRIOR_MS,
     bounded: bool = False,
 ) -> Cost:
     """The expected time to the first token. `mean_load`: of `load_share` over the candidates.
 
-    `prefix_tokens`: of the prompt, cached there; None: as the state says. `bounded`: there is no
-    credit for them where the load is above 1.25 · mean.
+    `prefix_tokens`: of the prompt, cached there. `bounded`: there is no credit for them where the
+    load is above 1.25 · mean.
     """
-    held = state.prefix_tokens if prefix_tokens is None else prefix_tokens
-    return Cost(*parts_of(state, prompt_tokens, held, mean_load, prefill_prior_ms, bounded))
+    return Cost(
+        *parts_of(state, prompt_tokens, prefix_tokens, mean_load, prefill_prior_ms, bounded)
+    )
 
 
 Parts = tuple[float, float, float, float, float, str]
@@ -217,22 +216,6 @@ def span_ms(token_ms: float, pair_ms: float, begin: float, end: float) -> float:
     """Of the tokens of a prompt from `begin` to `end`, if all steps' time were theirs."""
     count = end - begin
     return token_ms * count + pair_ms * count * (begin + (count + 1) / 2)
-
-
-def ttft_ms(
-    state: CoreState,
-    *,
-    prompt_tokens: int,
-    mean_load: float = 0.0,
-    prefill_prior_ms: float = PREFILL_PRIOR_MS,
-) -> float:
-    """Expected time to the first token, ms: all parts of `cost_of`."""
-    return cost_of(
-        state,
-        prompt_tokens=prompt_tokens,
-        mean_load=mean_load,
-        prefill_prior_ms=prefill_prior_ms,
-    ).ms
 
 
 def nonsense(state: CoreState) -> str:

@@ -1,6 +1,7 @@
 """Which of some cores: the second half of `choose`, where the cores are few.
 
-1. Candidates: all of them up to 16, else 3 at random and one with the longest prefix.
+1. Candidates: all of them up to 16, else 3 at random and one with the longest prefix. So too where
+   they are some of more than 16.
 2. Hot: rif/cap above max(0.75, the candidates' 0.84 quantile), KV above 0.85, a word older than
    1.5 s, or a figure that cannot be.
 3. Of the cold ones the least `cost_of`, ties within 5 % at random; then the hot ones by rif/cap, at
@@ -58,21 +59,17 @@ class Wanted:
     session: bytes = b""
     """What stays in one region while its share allows; empty: each request by itself."""
     prefixes: Mapping[str, int] = field(default_factory=dict)
-    """Prompt tokens by core that should be cached there, if they are more than the state says."""
+    """Prompt tokens by core that should be cached there; none where a core is not in it."""
     prefix_traffic: float = 0.0
     """The share of this edge's late requests that begin with the prefix which is cached there."""
     named_max: int | None = None
     """How many cores the route names; None: all that were weighed, and some more."""
 
-    def prefix_tokens(self, state: CoreState) -> int:
-        """Prompt tokens that the core should have cached."""
-        return max(self.prefixes.get(state.core, 0), state.prefix_tokens)
-
 
 Weighed = tuple[float, CoreState]
 """A core behind its load share."""
 by_share = itemgetter(0)
-_Item = TypeVar("_Item", CoreState, Weighed)
+_Item = TypeVar("_Item")
 
 
 @dataclass(slots=True)
@@ -97,9 +94,10 @@ class Ranked:
 _by_ttft = attrgetter("ttft_ms")
 
 
-def rank(here: Sequence[Weighed], wanted: Wanted, rng: Random) -> list[Ranked]:
-    """The candidates among these cores, best first."""
-    sampled = _sample(here, wanted, rng)
+def rank(here: Sequence[Weighed], wanted: Wanted, rng: Random, *, among: int = 0) -> list[Ranked]:
+    """The candidates among these cores, best first. `among`: of so many these are some."""
+    few = max(among, len(here)) <= CANDIDATES_MAX
+    sampled = list(here) if few else _sample(here, wanted, rng)
     ranked = _weigh(sampled, wanted, rng)
     cold = [one for one in ranked if not one.hot]
     hot = [one for one in ranked if one.hot]
@@ -121,23 +119,18 @@ def some(items: Sequence[_Item], count: int, rng: Random) -> list[_Item]:
     """So many at random. Quicker than `Random.sample` where they are few among many."""
     assert count <= len(items), (count, len(items))
     among, draw_one, places = len(items), rng.random, dict[int, None]()
-    while missing := count - len(places):
-        places |= dict.fromkeys([int(draw_one() * among) for _ in range(missing)])
+    while len(places) < count:
+        places[int(draw_one() * among)] = None
     return [items[place] for place in places]
 
 
 def _sample(here: Sequence[Weighed], wanted: Wanted, rng: Random) -> list[Weighed]:
-    if len(here) <= CANDIDATES_MAX:
-        return list(here)
-    sampled, prefixes, best, most = some(here, SAMPLED, rng), wanted.prefixes, None, 0
-    for item in here:  # of those that have the longest prefix, the least loaded
-        state = item[1]
-        if state.core in prefixes or state.prefix_tokens:
-            tokens = max(prefixes.get(state.core, 0), state.prefix_tokens)
-            if best is None or tokens > most or (tokens == most and item[0] < best[0]):
-                best, most = item, tokens
-    if best is not None and not any(item is best for item in sampled):
-        sampled.append(best)
+    sampled, prefixes = some(here, min(SAMPLED, len(here)), rng), wanted.prefixes
+    have = [item for item in here if item[1].core in prefixes]
+    if have:  # of those that have the longest prefix, the least loaded
+        best = max(have, key=lambda item: (prefixes[item[1].core], -item[0]))
+        if not any(item is best for item in sampled):
+            sampled.append(best)
     return sampled
 
 
@@ -148,15 +141,15 @@ def _weigh(here: list[Weighed], wanted: Wanted, rng: Random) -> list[Ranked]:
     if max(shares) > HOT_LOAD:
         limit = max(HOT_LOAD, quantile(shares, HOT_QUANTILE))
     prior_ms = prior_ms_among([state for _, state in here])
-    held = {state.core: wanted.prefix_tokens(state) for _, state in here}
-    bounded = wanted.prefix_traffic > sum(map(bool, held.values())) / len(here)
-    # Shuffled first, so that equals stand in random order after the (stable) sort.
-    rng.shuffle(here)
+    # In random order first, so that equals stand in it after the (stable) sort.
+    draw_one, prefixes = rng.random, wanted.prefixes
+    here.sort(key=lambda _: draw_one())
     if any(state.age_s <= OLD_S for _, state in here):
         here.sort(key=by_share)
     prompt_tokens, ranked = wanted.prompt_tokens, list[Ranked]()
-    for share, state in here:
-        tokens = held[state.core]
+    held = [prefixes.get(state.core, 0) for _, state in here]
+    bounded = wanted.prefix_traffic > 1.0 - held.count(0) / len(held)
+    for (share, state), tokens in zip(here, held, strict=True):
         parts = parts_of(state, prompt_tokens, tokens, mean, prior_ms, bounded)
         rtt_ms, queue_ms, prefill_ms, step_ms, penalty_ms, _ = parts
         ttft_ms = rtt_ms + queue_ms + prefill_ms + step_ms + penalty_ms

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from queue_bed import Edge, Server, World
 
-from firstlight.shared.routing.choose import SHED, choose
+from firstlight.shared.routing.choose import SHED, Cores, choose
 from firstlight.shared.routing.rank import Wanted
 from firstlight.shared.routing.spill import RegionSupply
 from firstlight.shared.routing.spill_step import Spill, step
@@ -67,7 +67,7 @@ class Mesh:
         states = edge.states(
             self.servers, now, lambda server: RTT_MS.get((home, server.region), 1.0)
         )
-        route = choose(states, wanted, self.rng)
+        route = choose(Cores.of(states), wanted, self.rng)
         self.sent += 1
         if not route.candidates or route.reason.startswith(SHED):
             self.shed += 1

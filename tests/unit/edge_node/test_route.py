@@ -24,6 +24,7 @@ class Pool(LinkPool):
 
     def __init__(self, links: list[CoreLink]) -> None:
         self._links = {link.info.node: link for link in links}
+        self._by_region = {}
 
 
 def linked(name: str, region: str = "lon", **load: int) -> CoreLink:

@@ -1,6 +1,7 @@
 """Links that are kept: made again, whatever ended or prevented them."""
 
 import asyncio
+from dataclasses import replace
 from random import Random
 from typing import cast
 
@@ -85,3 +86,26 @@ async def test_a_link_begins_with_the_round_trip_that_geography_says() -> None:
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_links_by_region_are_those_that_are_up_where_their_cores_say_that_they_are() -> None:
+    memory, asked = MeshMemory(), asyncio.Event()
+    memory.merge(MeshView("lb", 1, ((Report(CORE, 1), 0.0),)), monotonic_s())
+
+    def connect(address: str) -> grpc.aio.Channel:
+        asked.set()
+        return grpc.aio.insecure_channel(address)
+
+    pool = LinkPool(memory, connect, Random(1))
+    running = asyncio.create_task(pool.run())
+    try:
+        await asyncio.wait_for(asked.wait(), 5)
+        link = pool._links[CORE.node]
+        assert pool.by_region("t") == {}
+        link._welcome(replace(CORE, region="us", tokenizer_hash="t"), monotonic_s())
+        assert pool.by_region("t") == {"us": {CORE.node: link}}
+        assert pool.by_region("another") == {}
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert pool.by_region("t") == {}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firstlight.shared.routing.choose import SHED, choose, region_of
+from firstlight.shared.routing.choose import SHED, Cores, choose, region_of
 from firstlight.shared.routing.cost import CoreState
 from firstlight.shared.routing.fetch import Source
 from firstlight.shared.routing.rank import Wanted
@@ -40,12 +40,16 @@ def core(
     return CoreState(name, region, load, rtt_ms, models=("m",))
 
 
+def routed(states: list[CoreState], wanted: Wanted, rng: Random) -> Route:
+    return choose(Cores.of(states), wanted, rng)
+
+
 def names(route: Route) -> list[str]:
     return [candidate.core for candidate in route.candidates]
 
 
 def picks(states: list[CoreState], wanted: Wanted = WANTED, trials: int = 300) -> Counter[str]:
-    return Counter(names(choose(states, wanted, Random(seed)))[0] for seed in range(trials))
+    return Counter(names(routed(states, wanted, Random(seed)))[0] for seed in range(trials))
 
 
 def test_the_core_that_is_expected_to_answer_first_is_picked() -> None:
@@ -59,9 +63,9 @@ def test_ties_within_five_percent_are_broken_at_random() -> None:
 
 
 def test_a_cached_prefix_is_worth_its_milliseconds_and_no_more() -> None:
-    warm = replace(core("warm", rtt_ms=60), prefix_tokens=64)
-    assert picks([warm, core("cold")]) == {"warm": 300}
-    assert picks([replace(warm, prefix_tokens=32), core("cold")]) == {"cold": 300}
+    states = [core("warm", rtt_ms=60), core("cold")]
+    assert picks(states, replace(WANTED, prefixes={"warm": 64})) == {"warm": 300}
+    assert picks(states, replace(WANTED, prefixes={"warm": 32})) == {"cold": 300}
 
 
 @pytest.mark.parametrize(
@@ -73,20 +77,20 @@ def test_a_cached_prefix_is_worth_its_milliseconds_and_no_more() -> None:
     ],
 )
 def test_a_hot_core_is_not_picked_while_a_cold_one_is_there(hot: CoreState, why: str) -> None:
-    route = choose([hot, *(core(f"cold{i}", rtt_ms=300) for i in range(6))], WANTED, Random(1))
+    route = routed([hot, *(core(f"cold{i}", rtt_ms=300) for i in range(6))], WANTED, Random(1))
     assert route.candidates[0].reason == "cold"
     assert [c.reason for c in route.candidates if c.core == "hot"] == [why]
 
 
 def test_load_that_all_share_makes_nobody_hot() -> None:
-    route = choose([core("a", running=9), core("b", running=9, rtt_ms=1)], WANTED, Random(1))
+    route = routed([core("a", running=9), core("b", running=9, rtt_ms=1)], WANTED, Random(1))
     assert names(route) == ["b", "a"]
     assert [candidate.reason for candidate in route.candidates] == ["cold", "cold"]
 
 
 def test_if_none_is_cold_the_least_loaded_is_picked() -> None:
     states = [core("a", running=6, kv=0.9), core("b", running=2, kv=0.9, rtt_ms=90)]
-    assert names(choose(states, WANTED, Random(1))) == ["b", "a"]
+    assert names(routed(states, WANTED, Random(1))) == ["b", "a"]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +104,7 @@ def test_if_none_is_cold_the_least_loaded_is_picked() -> None:
 )
 def test_the_nearest_other_region_serves_when_home_cannot(gone: CoreState) -> None:
     states = [gone, core("syd", "syd", rtt_ms=250), core("par", "par", rtt_ms=9)]
-    route = choose(states, WANTED, Random(1))
+    route = routed(states, WANTED, Random(1))
     assert names(route) == ["par", "syd", "home"]
     assert route.reason == "region par: none free at home"
 
@@ -119,7 +123,7 @@ def waiting(name: str, tokens: int, region: str = HOME, rtt_ms: float = 5.0) -> 
 def test_a_region_whose_wait_is_longer_than_the_way_yields_to_one_that_is_sooner() -> None:
     home = [waiting(f"h{n}", 400) for n in range(5)]
     states = [*home, core("par", "par", rtt_ms=9), core("syd", "syd", rtt_ms=250)]
-    route = choose(states, WANTED, Random(1))
+    route = routed(states, WANTED, Random(1))
     assert route.candidates[0].core == "par"
     assert route.reason == "region par: sooner than in lon by its wait"
     assert route.candidates[1].region == HOME
@@ -152,13 +156,13 @@ def test_failover_in_the_numerics_class_does_not_leave_for_a_shorter_wait() -> N
 
 
 def test_a_cached_prefix_keeps_a_prompt_in_a_region_that_waits() -> None:
-    states = [replace(waiting("home", 150), prefix_tokens=90), core("par", "par", rtt_ms=80)]
-    assert picks(states) == {"home": 300}
-    assert picks([waiting("home", 150), states[1]]) == {"par": 300}
+    states = [waiting("home", 150), core("par", "par", rtt_ms=80)]
+    assert picks(states, replace(WANTED, prefixes={"home": 90})) == {"home": 300}
+    assert picks(states) == {"par": 300}
 
 
 def test_when_all_are_full_the_reason_says_shed_and_the_route_is_not_empty() -> None:
-    route = choose([core("a", running=12), core("b", "par", running=10)], WANTED, Random(1))
+    route = routed([core("a", running=12), core("b", "par", running=10)], WANTED, Random(1))
     assert route.reason == f"{SHED}: all 2 cores are at their hard cap"
     assert names(route) == ["b", "a"]
     assert route.candidates[0].reason == "last resort: full, 10 of 10"
@@ -166,22 +170,22 @@ def test_when_all_are_full_the_reason_says_shed_and_the_route_is_not_empty() -> 
 
 def test_opens_that_the_core_has_not_counted_fill_it_too() -> None:
     states = [replace(core("a", running=9), unseen_opens=1), core("b", "par", rtt_ms=80)]
-    assert names(choose(states, WANTED, Random(1))) == ["b", "a"]
+    assert names(routed(states, WANTED, Random(1))) == ["b", "a"]
 
 
 def test_if_most_cores_are_ejected_health_is_not_believed() -> None:
     states = [replace(core(f"c{i}"), ejected=i < 3) for i in range(4)]
-    route = choose(states, WANTED, Random(1))
+    route = routed(states, WANTED, Random(1))
     assert route.reason == "home region, panic: most cores are ejected"
     assert picks([replace(core(f"c{i}"), ejected=i < 2) for i in range(4)])["c0"] == 0
 
 
 def test_a_core_that_failed_in_this_request_comes_last() -> None:
     wanted = replace(WANTED, excluded=frozenset({"a"}))
-    route = choose([core("a"), core("b", running=10), core("c", "par")], wanted, Random(1))
+    route = routed([core("a"), core("b", running=10), core("c", "par")], wanted, Random(1))
     assert names(route) == ["c", "b", "a"]
     assert route.candidates[-1].reason == "last resort: failed in this request"
-    assert names(choose([core("a")], wanted, Random(1))) == ["a"]
+    assert names(routed([core("a")], wanted, Random(1))) == ["a"]
 
 
 def test_failover_prefers_the_same_numerics_class_even_in_another_region() -> None:
@@ -190,10 +194,10 @@ def test_failover_prefers_the_same_numerics_class_even_in_another_region() -> No
         replace(core("same", "par", rtt_ms=90), numerics_class="vnni"),
     ]
     wanted = replace(WANTED, numerics_class="vnni")
-    route = choose(states, wanted, Random(1))
+    route = routed(states, wanted, Random(1))
     assert names(route) == ["same", "other"]
     assert route.reason == "region par: none free at home, same numerics class"
-    alone = choose(states[:1], wanted, Random(1))
+    alone = routed(states[:1], wanted, Random(1))
     assert alone.reason == "home region, other numerics class"
 
 
@@ -212,20 +216,19 @@ def test_failover_prefers_the_same_numerics_class_even_in_another_region() -> No
 def test_a_route_is_empty_only_if_nobody_can_serve(
     states: list[CoreState], wanted: Wanted, reason: str
 ) -> None:
-    assert choose(states, wanted, Random(1)) == Route((), reason)
+    assert routed(states, wanted, Random(1)) == Route((), reason)
 
 
 def test_of_many_cores_three_at_random_and_the_longest_prefix_are_weighed() -> None:
     states = [core(f"c{i}", rtt_ms=5 + i) for i in range(100)]
-    states[60] = replace(states[60], prefix_tokens=99)
-    chosen = picks(states, trials=400)
+    chosen = picks(states, replace(WANTED, prefixes={"c60": 99}), trials=400)
     assert chosen["c60"] > 200
     assert len(picks([core(f"c{i}") for i in range(100)], trials=400)) > 80
 
 
 def test_the_same_seed_makes_the_same_choice() -> None:
     states = [core(f"c{i}") for i in range(40)]
-    assert choose(states, WANTED, Random(5)) == choose(states, WANTED, Random(5))
+    assert routed(states, WANTED, Random(5)) == routed(states, WANTED, Random(5))
 
 
 CORES = st.lists(
@@ -245,7 +248,6 @@ CORES = st.lists(
         rtt_ms=st.floats(0, 500),
         age_s=st.floats(0, 20),
         unseen_opens=st.integers(-3, 5),
-        prefix_tokens=st.integers(0, 200),
         ejected=st.booleans(),
     ),
     unique_by=lambda state: state.core,
@@ -253,9 +255,14 @@ CORES = st.lists(
 )
 
 
-@given(CORES, st.integers(0, 2**32))
-def test_a_route_is_never_empty_while_any_core_is_known(states: list[CoreState], seed: int) -> None:
-    route = choose(states, Wanted(HOME, 100), Random(seed))
+PREFIXES = st.dictionaries(st.integers(0, 30).map("c{}".format), st.integers(1, 200))
+
+
+@given(CORES, PREFIXES, st.integers(0, 2**32))
+def test_a_route_is_never_empty_while_any_core_is_known(
+    states: list[CoreState], prefixes: dict[str, int], seed: int
+) -> None:
+    route = routed(states, Wanted(HOME, 100, prefixes=prefixes), Random(seed))
     listed = names(route)
     assert bool(listed) == bool(states)
     assert len(set(listed)) == len(listed)
@@ -277,7 +284,7 @@ TWO_REGIONS = [WAITS, core("away", "par", rtt_ms=9)]
 def test_the_region_is_drawn_by_the_shares_of_the_row() -> None:
     chosen = picks(TWO_REGIONS, replace(WANTED, spill=SPILL), trials=2000)
     assert chosen["home"] == pytest.approx(1200, rel=0.08)
-    route = choose(TWO_REGIONS, replace(WANTED, spill=Row((("par", 1.0),))), Random(1))
+    route = routed(TWO_REGIONS, replace(WANTED, spill=Row((("par", 1.0),))), Random(1))
     assert (route.drawn, route.spill) == ("par", (("par", 1.0),))
     assert route.reason == "region par: drawn by its share"
 
@@ -297,7 +304,7 @@ def test_what_is_drawn_away_goes_only_if_home_has_no_cold_core_at_which_nothing_
     wanted = replace(WANTED, spill=Row((("par", 1.0),)))
     away = core("away", "par", rtt_ms=9)
     assert picks([waits, away], wanted) == {"away": 300}
-    route = choose([waits, core("other"), away], wanted, Random(1))
+    route = routed([waits, core("other"), away], wanted, Random(1))
     assert names(route)[0] == "other"
     assert route.reason == "home region: nothing waits here, though par was drawn"
     assert route.drawn == "par"
@@ -314,19 +321,19 @@ def test_another_region_enters_only_when_all_of_the_drawn_one_is_at_its_cap() ->
     hot = [WAITS, core("away", "par", running=9), core("far", "syd", rtt_ms=250)]
     assert picks(hot, wanted) == {"away": 300}
     full = [core("far", "syd", rtt_ms=250), WAITS, core("away", "par", running=10)]
-    route = choose(full, wanted, Random(1))
+    route = routed(full, wanted, Random(1))
     assert names(route) == ["home", "far", "away"]
     assert route.reason == "region lon: none free in par"
 
 
 def test_a_share_that_is_shed_is_served_where_a_core_is_cold_by_our_own_knowledge() -> None:
     wanted = replace(WANTED, spill=Row((), 1.0))
-    route = choose([core("busy", running=8), core("away", "par", rtt_ms=9)], wanted, Random(1))
+    route = routed([core("busy", running=8), core("away", "par", rtt_ms=9)], wanted, Random(1))
     assert names(route) == ["away"]
     assert route.drawn is None
     busy = [core("busy", kv=0.9), core("away", "par", kv=0.9)]
-    assert choose(busy, wanted, Random(1)).reason.startswith(SHED)
-    assert choose(busy, wanted, Random(1)).candidates == ()
+    assert routed(busy, wanted, Random(1)).reason.startswith(SHED)
+    assert routed(busy, wanted, Random(1)).candidates == ()
 
 
 def test_a_row_without_any_region_that_sheds_nothing_means_home() -> None:
@@ -337,7 +344,7 @@ def test_what_is_asked_for_beside_the_choice_draws_the_same_region() -> None:
     for seed in range(50):
         rng = Random(seed)
         region, wanted = region_of(replace(WANTED, spill=SPILL), rng)
-        assert choose(TWO_REGIONS, wanted, rng).drawn == region
+        assert routed(TWO_REGIONS, wanted, rng).drawn == region
 
 
 @pytest.mark.parametrize(
@@ -364,13 +371,13 @@ def test_a_figure_that_cannot_be_never_draws_work(liar: CoreState) -> None:
     honest = [core("a", rtt_ms=40), core("b", rtt_ms=41)]
     chosen = picks([liar, *honest])
     assert chosen["liar"] == 0
-    route = choose([liar, *honest], WANTED, Random(1))
+    route = routed([liar, *honest], WANTED, Random(1))
     assert all(isfinite(candidate.ttft_ms) for candidate in route.candidates)
 
 
 @pytest.mark.parametrize("age_s", [nan, inf])
 def test_a_core_whose_age_cannot_be_told_is_the_last_resort(age_s: float) -> None:
-    assert names(choose([replace(core("x"), age_s=age_s), core("a")], WANTED, Random(1))) == [
+    assert names(routed([replace(core("x"), age_s=age_s), core("a")], WANTED, Random(1))) == [
         "a",
         "x",
     ]
@@ -384,7 +391,7 @@ def test_if_all_that_is_known_is_old_nobody_is_believed_to_be_idle() -> None:
 
 def test_a_core_that_was_ejected_gets_a_part_of_its_room_at_first() -> None:
     back = replace(core("back", running=2), grown=0.1)
-    route = choose([back, core("far", rtt_ms=300)], WANTED, Random(1))
+    route = routed([back, core("far", rtt_ms=300)], WANTED, Random(1))
     assert names(route) == ["far", "back"]
     assert picks([replace(back, grown=0.9), core("far", rtt_ms=300)]) == {"back": 300}
 
@@ -396,16 +403,39 @@ def test_in_a_region_of_many_the_longest_prefix_is_found_and_no_core_is_a_magnet
     assert max(picks(states, trials=600).values()) < 12
 
 
+@pytest.mark.parametrize(("full", "most"), [(0.0, 20), (0.5, 60)])
+def test_of_many_cores_few_are_asked_how_they_stand(full: float, most: int) -> None:
+    states = {f"c{n}": core(f"c{n}", running=10 * (n < full * 1000)) for n in range(1000)}
+    by_region, wanted = Cores.of(states.values()).by_region, replace(WANTED, prefixes={"c990": 99})
+    for seed in range(50):
+        asked: list[str] = []
+        known = Cores(by_region, lambda name, asked=asked: asked.append(name) or states[name])  # type: ignore[misc]
+        assert choose(known, wanted, Random(seed)).candidates[0].core == "c990"
+        assert len(asked) <= most
+
+
+def test_of_other_regions_that_are_too_far_for_the_wait_one_core_is_asked() -> None:
+    home = [waiting(f"h{n}", 100) for n in range(5)]
+    near = [core(f"n{n}", "par", rtt_ms=9) for n in range(20)]
+    far = [core(f"f{n}", "tok", rtt_ms=250) for n in range(20)]
+    states, asked = {one.core: one for one in (*far, *home, *near)}, list[str]()
+    by_region = Cores.of(states.values()).by_region
+    known = Cores(by_region, lambda name: asked.append(name) or states[name])  # type: ignore[func-returns-value]
+    assert choose(known, WANTED, Random(1)).candidates[0].region == "par"
+    assert Counter(name[0] for name in asked)["f"] == 1
+
+
 def test_if_few_of_many_are_usable_they_are_found() -> None:
     states = [core(f"c{n}", running=0 if n == 77 else 10) for n in range(300)]
     assert picks(states, trials=50) == {"c77": 50}
 
 
 def test_a_prefix_of_most_requests_ends_its_credit_above_the_mean_load() -> None:
-    states = [replace(core("warm", running=5), prefix_tokens=90), core("a"), core("b")]
-    assert picks(states) == {"warm": 300}
-    assert picks(states, replace(WANTED, prefix_traffic=0.8))["warm"] < 150
-    assert picks(states, replace(WANTED, prefix_traffic=0.3)) == {"warm": 300}
+    states = [core("warm", running=5), core("a"), core("b")]
+    wanted = replace(WANTED, prefixes={"warm": 90})
+    assert picks(states, wanted) == {"warm": 300}
+    assert picks(states, replace(wanted, prefix_traffic=0.8))["warm"] < 150
+    assert picks(states, replace(wanted, prefix_traffic=0.3)) == {"warm": 300}
 
 
 def test_where_the_drawn_region_is_gone_the_longest_prefix_of_the_nearest_large_one_is_found() -> (
@@ -415,7 +445,7 @@ def test_where_the_drawn_region_is_gone_the_longest_prefix_of_the_nearest_large_
     far = [core(f"f{number}", "tok", rtt_ms=200) for number in range(300)]
     wanted = replace(WANTED, prefixes={"n77": 80, "f5": 99})
     for seed in range(50):
-        route = choose([*far, *near], wanted, Random(seed))
+        route = routed([*far, *near], wanted, Random(seed))
         assert {candidate.region for candidate in route.candidates} == {"par"}
         assert "n77" in names(route)
 
@@ -434,18 +464,22 @@ def test_where_most_of_the_drawn_region_is_full_its_last_free_core_is_found_befo
     assert picks([*far, *here], trials=50) == {"h7": 50}
 
 
-@given(CORES, st.integers(0, 2**32), st.integers(1, 6))
+@given(CORES, PREFIXES, st.integers(0, 2**32), st.integers(1, 6))
 def test_a_route_that_names_few_is_the_beginning_of_the_one_that_names_all(
-    states: list[CoreState], seed: int, most: int
+    states: list[CoreState], prefixes: dict[str, int], seed: int, most: int
 ) -> None:
-    whole = choose(states, Wanted(HOME, 100), Random(seed))
-    short = choose(states, Wanted(HOME, 100, named_max=most), Random(seed))
+    wanted = Wanted(HOME, 100, prefixes=prefixes)
+    whole = routed(states, wanted, Random(seed))
+    short = routed(states, replace(wanted, named_max=most), Random(seed))
     assert short == replace(whole, candidates=whole.candidates[:most])
 
 
-@given(CORES, st.integers(0, 2**32))
-def test_a_named_core_costs_the_sum_of_its_parts(states: list[CoreState], seed: int) -> None:
-    for candidate in choose(states, Wanted(HOME, 100), Random(seed)).candidates:
+@given(CORES, PREFIXES, st.integers(0, 2**32))
+def test_a_named_core_costs_the_sum_of_its_parts(
+    states: list[CoreState], prefixes: dict[str, int], seed: int
+) -> None:
+    wanted = Wanted(HOME, 100, prefixes=prefixes)
+    for candidate in routed(states, wanted, Random(seed)).candidates:
         assert candidate.ttft_ms == candidate.cost.ms
 
 
@@ -453,5 +487,5 @@ def test_a_core_that_measured_nothing_is_weighed_by_those_that_are_beside_it_eac
     new = replace(core("new"), load=Load(sequences_max=10))
     for rate_ms in (0.5, 4.0):
         load = Load(sequences_max=10, prefill_ms_per_token=rate_ms)
-        route = choose([new, replace(core("other"), load=load)], WANTED, Random(1))
+        route = routed([new, replace(core("other"), load=load)], WANTED, Random(1))
         assert {candidate.cost.prefill_ms for candidate in route.candidates} == {100 * rate_ms}

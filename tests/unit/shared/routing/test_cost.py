@@ -10,7 +10,6 @@ from firstlight.shared.routing.cost import (
     known_prefill_ms,
     nonsense,
     step_ms,
-    ttft_ms,
 )
 from firstlight.shared.routing.fetch import Source
 from firstlight.shared.types import Load
@@ -50,23 +49,23 @@ def test_the_estimate_is_the_sum_of_its_parts() -> None:
         rtt_ms=7,
         unseen_opens=1,
         unseen_prompt_tokens=50,
-        prefix_tokens=30,
         penalty_ms=3,
     )
     expected = 7 + (100 + 50) * 2 + (200 - 30) * 2 + 40 + 3
-    assert ttft_ms(state, prompt_tokens=200, mean_load=1.0) == expected
+    assert cost_of(state, prompt_tokens=200, prefix_tokens=30, mean_load=1.0).ms == expected
 
 
 def test_at_least_one_prompt_token_is_always_computed() -> None:
-    state = CoreState("c", "r", Load(prefill_ms_per_token=2.0), rtt_ms=0, prefix_tokens=500)
-    assert ttft_ms(state, prompt_tokens=100, mean_load=1) == 2
+    state = CoreState("c", "r", Load(prefill_ms_per_token=2.0), rtt_ms=0)
+    assert cost_of(state, prompt_tokens=100, prefix_tokens=500, mean_load=1).ms == 2
 
 
 def test_the_credit_for_a_prefix_fades_as_the_load_exceeds_the_others() -> None:
     load = Load(running=4, sequences_max=8, prefill_ms_per_token=1.0)
-    state = CoreState("c", "r", load, rtt_ms=0, prefix_tokens=80)
-    assert ttft_ms(state, prompt_tokens=100, mean_load=0.5) == 20
-    assert ttft_ms(state, prompt_tokens=100, mean_load=0.25) == 60
+    state = CoreState("c", "r", load, rtt_ms=0)
+    for mean, expected in ((0.5, 20), (0.25, 60)):
+        cost = cost_of(state, prompt_tokens=100, prefix_tokens=80, mean_load=mean)
+        assert cost.ms == expected
 
 
 def test_ends_that_the_core_has_not_told_yet_count_too() -> None:
@@ -78,47 +77,49 @@ def test_a_core_that_measured_nothing_is_taken_to_be_as_fast_as_the_median() -> 
     loads = [Load(prefill_ms_per_token=ms) for ms in (0.0, 1.0, 5.0, 9.0)]
     states = [CoreState(f"c{i}", "r", load, rtt_ms=0) for i, load in enumerate(loads)]
     assert known_prefill_ms(states) == 5
-    assert ttft_ms(states[0], prompt_tokens=10, prefill_prior_ms=5) == 50
+    assert cost_of(states[0], prompt_tokens=10, prefill_prior_ms=5).ms == 50
 
 
-def near(held: int, tokens: int, *, wait_ms: float, block_ms: float) -> CoreState:
+def near(tokens: int, *, wait_ms: float, block_ms: float) -> CoreState:
     load = Load(prefill_ms_per_token=2.0)
     source = Source(wait_ms, block_ms)
-    return CoreState("c", "r", load, rtt_ms=0, prefix_tokens=held, near_tokens=tokens, near=source)
+    return CoreState("c", "r", load, rtt_ms=0, near_tokens=tokens, near=source)
 
 
 def test_what_a_store_nearby_has_beyond_the_core_is_fetched_if_that_is_quicker() -> None:
-    state = near(160, 960, wait_ms=5.0, block_ms=0.5)  # 50 blocks: 1600 ms, or 5 + 25
-    cost = cost_of(state, prompt_tokens=1000, mean_load=1.0)
+    state = near(960, wait_ms=5.0, block_ms=0.5)  # 50 blocks: 1600 ms, or 5 + 25
+    cost = cost_of(state, prompt_tokens=1000, prefix_tokens=160, mean_load=1.0)
     assert (cost.way, cost.prefill_ms) == ("fetch", 5.0 + 25.0 + 40 * 2.0)
 
 
 def test_computing_from_the_front_while_the_back_comes_is_weighed_too() -> None:
-    state = near(0, 960, wait_ms=40.0, block_ms=32.0)  # 60 blocks of 32 ms either way
+    state = near(960, wait_ms=40.0, block_ms=32.0)  # 60 blocks of 32 ms either way
     cost = cost_of(state, prompt_tokens=960 + 40, mean_load=1.0)
     assert cost.way == "split"
     assert cost.prefill_ms == pytest.approx((40 + 60 * 32) / 64 * 32 + 40 * 2.0)
 
 
 @pytest.mark.parametrize(
-    "state",
+    ("held", "state"),
     [
-        near(0, 960, wait_ms=5000.0, block_ms=500.0),
-        near(960, 960, wait_ms=1.0, block_ms=0.1),
-        near(0, 960, wait_ms=float("nan"), block_ms=0.1),
-        near(0, 960, wait_ms=-5000.0, block_ms=0.1),
+        (0, near(960, wait_ms=5000.0, block_ms=500.0)),
+        (960, near(960, wait_ms=1.0, block_ms=0.1)),
+        (0, near(960, wait_ms=float("nan"), block_ms=0.1)),
+        (0, near(960, wait_ms=-5000.0, block_ms=0.1)),
     ],
 )
-def test_a_store_that_is_slow_or_has_no_more_or_is_nonsense_is_not_asked(state: CoreState) -> None:
-    cost = cost_of(state, prompt_tokens=1000, mean_load=1.0)
-    assert (cost.way, cost.prefill_ms) == ("recompute", (1000 - state.prefix_tokens) * 2.0)
+def test_a_store_that_is_slow_or_has_no_more_or_is_nonsense_is_not_asked(
+    held: int, state: CoreState
+) -> None:
+    cost = cost_of(state, prompt_tokens=1000, prefix_tokens=held, mean_load=1.0)
+    assert (cost.way, cost.prefill_ms) == ("recompute", (1000 - held) * 2.0)
 
 
 def test_the_credit_of_a_hot_prefix_ends_at_a_quarter_above_the_mean() -> None:
     load = Load(running=5, sequences_max=8, prefill_ms_per_token=1.0)
-    state = CoreState("c", "r", load, rtt_ms=0, prefix_tokens=80)
+    state = CoreState("c", "r", load, rtt_ms=0)
     for mean, expected in ((0.49, 100), (0.51, 100 - 80 / (1 + 4 * 0.115))):
-        cost = cost_of(state, prompt_tokens=100, mean_load=mean, bounded=True)
+        cost = cost_of(state, prompt_tokens=100, prefix_tokens=80, mean_load=mean, bounded=True)
         assert cost.prefill_ms == pytest.approx(expected)
 
 
