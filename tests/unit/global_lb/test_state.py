@@ -44,9 +44,10 @@ def test_a_route_is_told_as_the_edge_would_choose_it() -> None:
 
 
 def test_a_route_shows_what_the_row_of_the_edges_region_drew() -> None:
+    waits = replace(CORES[1], load=Load(queued=1))
     route = route_of(
         edge("e", "par", lon=9.0, par=1.0),
-        mesh(*CORES).live(0),
+        mesh(CORES[0], waits).live(0),
         prompt_tokens=10,
         model="m",
         row=Row((("lon", 1.0),)),
