@@ -1,7 +1,7 @@
 """What tells a lost core from a slow one. Sans-IO.
 
 Link: no frame for 1.5 s; a core sends one at least every 250 ms. Progress: frames come, but `steps`
-has not moved for max(3 s, 10 · step) although work is queued: the engine hangs while its process
+has not moved for max(2.5 s, 10 · step) although work is queued: the engine hangs while its process
 lives. A long prefill moves `steps`, chunk by chunk.
 
 Account: the core has counted our opens, but says for 1 s, frame after frame, that fewer requests
@@ -16,7 +16,8 @@ from enum import StrEnum
 from firstlight.shared.types import Load
 
 LINK_SILENT_S = 1.5
-PROGRESS_STUCK_S = 3.0
+PROGRESS_STUCK_S = 2.5
+"""Found out within 3 s: a frame and a check come at least every 250 ms."""
 PROGRESS_STUCK_STEPS = 10.0
 FORGOTTEN_S = 1.0
 FORGOTTEN_FRAMES = 5
@@ -96,7 +97,7 @@ class Liveness:
         return None
 
     def stuck_after_s(self) -> float:
-        """max(3 s, 10 · the slowest step that the core has reported)."""
+        """max(2.5 s, 10 · the slowest step that the core has reported)."""
         table = self._load.step_ms if self._load is not None else ()
         step_s = max((ms for _, ms in table), default=0.0) / 1000.0
         return max(self._stuck_s, PROGRESS_STUCK_STEPS * step_s)

@@ -39,8 +39,9 @@ UNREAD_BYTES_MAX = 64 * MIB
 PING_PERIOD_S = 0.5
 """A ping after so long a silence keeps NATs and idle timers awake, and shows in time that nobody
 answers any more."""
-SILENCE_S = 2.0
-"""A server that acknowledges nothing for this long is gone."""
+SILENCE_S = 1.5
+"""A server that acknowledges nothing for this long after a ping is gone: found out within 3 s of
+its last packet, since a ping goes out within two periods, and a look comes once a period."""
 WARM_PING_PERIOD_S = 10.0
 """Between pings that keep an idle connection warm: well within idle timers of 30 s."""
 

@@ -35,11 +35,11 @@ def test_a_silent_link_is_lost_after_a_second_and_a_half() -> None:
     assert found[1] == Verdict(Lost.SILENT, "no frame for 1.5 s")
 
 
-def test_an_engine_that_hangs_while_its_process_lives_is_lost_after_three_seconds() -> None:
+def test_an_engine_that_hangs_while_its_process_lives_is_found_out_within_three_seconds() -> None:
     found = _lost_at(BUSY, until=10)
     assert found is not None
-    assert found[0] == 3.25
-    assert found[1] == Verdict(Lost.STUCK, "step 7 for 3.0 s with 2 running and 1 queued")
+    assert found[0] == 2.75
+    assert found[1] == Verdict(Lost.STUCK, "step 7 for 2.5 s with 2 running and 1 queued")
 
 
 def test_slow_steps_lengthen_the_wait_for_progress() -> None:
@@ -62,7 +62,7 @@ def test_a_core_that_was_idle_has_the_whole_time_from_its_first_request() -> Non
     for tick in range(1, 41):
         watch.frame(Load(steps=7), tick / 4)
         assert watch.check(tick / 4) is None
-    for tick in range(41, 53):
+    for tick in range(41, 51):
         watch.frame(BUSY, tick / 4)
         assert watch.check(tick / 4) is None
 
