@@ -60,6 +60,11 @@ class GpuKernels:
         """What is launched inside goes to this GPU, whichever is the thread's own."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
+    def wait(self) -> None:
+        """Until what this thread launched there is done."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
     def check_weights(self, form: str) -> None:
         """Whether products here take weights of this form.
 

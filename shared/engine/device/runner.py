@@ -96,7 +96,7 @@ class GpuRunner:
         packed = ops.pack_blocks(self._kv.pages, blocks, kernels=self._kernels.form)
         for run, (_, slot) in zip(packed, pairs, strict=True):
             self._kv.host[slot].copy_(run, non_blocking=True)
-        self._wait()
+        self._kernels.wait()
 
     def _fill(self, pairs: Sequence[tuple[int, int]]) -> None:
         """(slot, block) each."""
@@ -106,11 +106,7 @@ class GpuRunner:
             run.copy_(host[slot], non_blocking=True)
         blocks = [block for _, block in pairs]
         ops.unpack_blocks(packed, pool, blocks, kernels=self._kernels.form)
-        self._wait()
-
-    def _wait(self) -> None:
-        if self._kv.pages.is_cuda:
-            torch.cuda.current_stream(self._kv.pages.device).synchronize()
+        self._kernels.wait()
 
 
 def step_limits(model: GpuModel, limits: EngineConfig) -> Limits:

@@ -79,6 +79,9 @@ class Steps:
         prepared.replay()
         asked = asking.ask(plan, self._vocab)
         if asked is None:
+            # Nothing is read back, so nothing else waits: the next step would write its numbers
+            # over those that are not yet sent, and this one would seem to take no time.
+            self._kernels.wait()
             return None
         there = asking.send(asked, self._room(asking.size_bytes(asked)))
         logits = self._decoder.head(self._rows.index_select(0, there["rows"]))

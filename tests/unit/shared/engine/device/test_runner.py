@@ -1,5 +1,7 @@
 """Blocks of a GPU's pool and of its host tier, limits, and what is refused before any launch."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from device_bed import gpu_kernels, gpu_model, gpu_runner
@@ -8,8 +10,10 @@ from families_bed import random_model, some_ids, write_model
 
 from firstlight.core_node.config import GpuSection, ModelSection
 from firstlight.core_node.loading import load_engine
+from firstlight.kernels.gpu.capture import Capture, launch_again
 from firstlight.kernels.gpu.kernels import GpuKernels
 from firstlight.shared.engine.device.model import GpuModel
+from firstlight.shared.engine.device.packed import Staging
 from firstlight.shared.engine.device.runner import GpuRunner, step_limits, with_pool
 from firstlight.shared.engine.kv.manager import Moves
 from firstlight.shared.engine.kv.storage import KvStorage, block_bytes
@@ -86,6 +90,32 @@ def test_shapes_are_captured_when_they_first_come(folder):
     for rows in (3, 4, 1, 2, 3):
         runner.run(plan(some_ids(rows), (1,)))
     assert runner.captures == 3  # of 4, 1 and 2 rows
+
+
+def test_numbers_of_a_step_stay_until_the_device_has_them_though_nothing_is_sampled(
+    folder, monkeypatch
+):
+    """A device that does nothing before somebody waits for it."""
+    launched: list[Callable[[], None]] = []
+    send = Staging.send
+
+    def wait(_: GpuKernels) -> None:
+        while launched:
+            launched.pop(0)()
+
+    ids, table = some_ids(20), (2, 0)
+    pages = []
+    for late in (False, True):
+        if late:
+            monkeypatch.setattr(Staging, "send", lambda *of: launched.append(lambda: send(*of)))
+            monkeypatch.setattr(GpuKernels, "wait", wait)
+        capture: Capture = (lambda run: lambda: launched.append(run)) if late else launch_again
+        runner = gpu_runner(gpu_model(folder, "reference", capture=capture), LIMITS)
+        for start, end in ((0, 7), (7, 12), (12, 20)):
+            runner.run(plan(ids[start:end], table, start))
+        assert not launched
+        pages.append(runner._kv.pages)
+    assert torch.equal(*pages)
 
 
 def test_the_pool_gets_the_memory_that_is_left(folder):
