@@ -43,6 +43,8 @@ class Placer:
         self.dtype = torch.float32 if weight_format == "f32" else torch.bfloat16
         """Of the rows of a step, and of weights that are floats."""
         self.forms: set[str] = set()
+        """What matrices are made of: floats, codes as their file has them, or the format that they
+        were brought to here. Codes of one form can be different numbers."""
         self.bytes = 0
 
     def vector(self, *names: str, layer: int = 0) -> Tensor:
@@ -71,9 +73,10 @@ class Placer:
     def _matrix(self, names: Names, layer: int, *, stacked: bool) -> Matrix:
         with self._room(names[0], layer):
             made = self._coded(names, layer) if self._format == "auto" else None
+            own = self._format if made is None else made.form
             if made is None:
                 made = self._of_floats(names, layer)
-        self.forms.add(_word(self.dtype) if made.form == "float" else made.form)
+        self.forms.add(_word(self.dtype) if made.form == "float" else own)
         self.bytes += made.nbytes
         if stacked:
             return made

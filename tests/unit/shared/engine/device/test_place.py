@@ -168,3 +168,10 @@ def test_a_model_counts_what_it_placed(tmp_path):
     tensors = load_file(folder / "model.safetensors").values()
     turns = 2 * config.context_max * config.head_dim // 2
     assert model.weights_bytes == 4 * (sum(tensor.numel() for tensor in tensors) + turns)
+
+
+def test_codes_of_the_file_are_of_another_class_than_those_that_were_made_here(tmp_path):
+    _, config, source = open_model(write_coded(tmp_path, random_model("llama-3"), "awq"))
+    kernels = gpu_kernels("reference")
+    own, made = (GpuModel(config, source, kernels, each).signature for each in ("auto", "q4"))
+    assert own != made

@@ -166,7 +166,7 @@ def test_the_class_says_kernels_architecture_and_formats_and_not_which_gpu(folde
 
     assert signature((9, 0), "bf16").startswith("reference sm_90 triton=")
     assert signature((9, 0), "bf16").endswith("weights=bf16 rows=bf16")
-    assert signature((9, 0), "q8").endswith("weights=int8 rows=bf16")
+    assert signature((9, 0), "q8").endswith("weights=q8 rows=bf16")
     assert signature((9, 0), "f32") != signature((8, 0), "f32")
     first, second = (GpuKernels(torch.device("cuda", i), (9, 0), 1) for i in (0, 1))
     assert first.signature == second.signature
