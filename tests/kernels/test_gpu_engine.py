@@ -4,17 +4,15 @@ was computed, and a captured step is a function of what lies in memory alone."""
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
-from weakref import finalize
 
 import numpy as np
 import pytest
 import torch
-from device_bed import gpu_model, gpu_runner
+from device_bed import Held, gpu_model, gpu_runner
 from doubles import Answers, config, request
 from families_bed import CASES, random_model, some_ids, their_logits, write_model
 from kernel_bed import same_bits
 from tape import Tape, launches
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from firstlight.kernels.gpu.capture import launch_again
 from firstlight.shared.engine.device.model import GpuModel
@@ -196,27 +194,6 @@ def test_a_row_has_the_same_bits_in_a_prompt_in_chunks_decoded_and_in_company(fo
         logits(SequenceRows(ids[17:], 17, [1, 4], (0,))),
     ]
     assert same_bits(torch.cat(decoded), whole)
-
-
-class Held(TorchDispatchMode):
-    """The most that tensors which torch was asked for took at one time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = self.most = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        if isinstance(out, torch.Tensor) and all(
-            v.alias_info is None for v in func._schema.returns
-        ):
-            self._change(out.nbytes)
-            finalize(out, self._change, -out.nbytes)
-        return out
-
-    def _change(self, size: int) -> None:
-        self.bytes += size
-        self.most = max(self.most, self.bytes)
 
 
 @pytest.mark.parametrize("case", ["llama-3", "mixtral"])

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from firstlight.kernels import ops
 from firstlight.kernels.draws import DrawTable
+from firstlight.shared.engine.device.memory import LOGGED_ROWS_MAX
 from firstlight.shared.engine.device.packed import Field, Staging, size_of
 from firstlight.shared.engine.plan import StepPlan
 from firstlight.shared.engine.sampler import Sampled
@@ -133,7 +134,7 @@ def choose(asked: Asked, there: dict[str, Tensor], logits: Tensor, form: str) ->
     if raw is None:
         return found
     own = ids.index_select(0, there["logged"]).clamp(min=0)
-    return torch.cat((found, _logarithms(raw, own, asked.top).flatten()))
+    return torch.cat((found, logarithms(raw, own, asked.top).flatten()))
 
 
 def reached(ids: Tensor, drafts: Tensor, firsts: Tensor) -> Tensor:
@@ -173,13 +174,20 @@ def _logprobs(line: NDArray[np.int32], wanted: int, top: int) -> TokenLogprobs:
     return TokenLogprobs(float(chosen[0]), tuple(pairs))
 
 
-def _logarithms(raw: Tensor, own: Tensor, top: int) -> Tensor:
-    """int32 [n, 1 + 2 · top], floats as their bits; the lowest id first of equals."""
-    wide = raw.double()
-    shares = wide - wide.logsumexp(-1, keepdim=True)
+def logarithms(raw: Tensor, own: Tensor, top: int) -> Tensor:
+    """int32 [n, 1 + 2 · top] of logits [n, vocab] and the row's ids [n]: that of its id, the best
+    ids, theirs; floats as their bits. The lowest id first of equals; a few rows at a time."""
+    parts = zip(raw.split(LOGGED_ROWS_MAX), own.split(LOGGED_ROWS_MAX), strict=True)
+    return torch.cat([_lines(some, ids, top) for some, ids in parts])
+
+
+def _lines(raw: Tensor, own: Tensor, top: int) -> Tensor:
+    total = raw.double().logsumexp(-1, keepdim=True)
     order = raw.argsort(dim=-1, descending=True, stable=True)[:, :top]
-    parts = (shares.gather(1, own[:, None]), shares.gather(1, order))
-    chosen, theirs = (part.float().view(torch.int32) for part in parts)
+    chosen, theirs = (
+        (raw.gather(1, ids).double() - total).float().view(torch.int32)
+        for ids in (own[:, None], order)
+    )
     return torch.cat((chosen, order.int(), theirs), 1)
 
 

@@ -9,6 +9,11 @@ from dataclasses import dataclass
 
 from firstlight.shared.errors import ConfigError
 
+LOGGED_ROWS_MAX = 8
+"""Rows whose logprobs are worked out at once: every row of a step can ask for them."""
+_LOGGED_BYTES = 40
+"""A logit of such a row: its sort has numbers and places twice, and whose they are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -64,15 +69,17 @@ def workspace_bytes(of: Widths, *, rows: int, sampled: int, pieces: int) -> int:
     """The most that a step of `rows` holds at one time beside weights and pool.
 
     Attention keeps partial sums of every piece of keys, in float32; a mixture keeps a pair for each
-    row and expert; a row that is sampled with filters has its logits, and their weights in float64.
-    The three never are there together, but the memory of one is not always given to another.
+    row and expert; a row that is sampled with filters has its logits, as they were for logprobs,
+    and their weights in float64; a few rows have what their logprobs are found by. These never are
+    there together, but the memory of one is not always given to another.
     """
     query = of.heads * of.head_dim
     row = (3 * of.hidden + 2 * query + 2 * of.kv_heads * of.head_dim) * of.value_bytes
     attention = of.heads * pieces * (of.head_dim + 2) * 4
     mlp = (of.wide + of.wide // 2 + of.chosen * of.hidden) * of.value_bytes + 64 * of.chosen
     logits = of.vocab * (4 + 4 + 8)
-    return rows * (row + attention + mlp) + sampled * logits
+    logged = min(sampled, LOGGED_ROWS_MAX) * of.vocab * _LOGGED_BYTES
+    return rows * (row + attention + mlp) + sampled * logits + logged
 
 
 def _gb(size: int) -> str:

@@ -3,17 +3,20 @@
 import numpy as np
 import pytest
 import torch
+from device_bed import Held
 
 from firstlight.shared.engine.device.asked import (
     FAILED,
     UNREACHED,
     ask,
     choose,
+    logarithms,
     reached,
     read,
     send,
     size_bytes,
 )
+from firstlight.shared.engine.device.memory import LOGGED_ROWS_MAX
 from firstlight.shared.engine.device.packed import Staging
 from firstlight.shared.engine.plan import SequencePlan, StepPlan
 from firstlight.shared.sampling import Draw, History, logprobs, sample
@@ -113,6 +116,16 @@ def test_logprobs_are_of_raw_logits_and_the_lowest_of_equals_comes_first():
             [v for _, v in expected.top], rel=1e-6
         )
     assert found[2].id == 20
+
+
+def test_logprobs_of_many_rows_take_the_memory_of_a_few():
+    values, own = torch.randn(5 * LOGGED_ROWS_MAX, 3000), torch.arange(5 * LOGGED_ROWS_MAX)
+    with Held() as few:
+        some = logarithms(values[:LOGGED_ROWS_MAX], own[:LOGGED_ROWS_MAX], 4)
+    with Held() as many:
+        found = logarithms(values, own, 4)
+    assert torch.equal(found[:LOGGED_ROWS_MAX], some)
+    assert many.most < 1.1 * few.most
 
 
 def test_a_step_that_samples_nothing_asks_nothing():
