@@ -76,4 +76,6 @@ def _pooled(
     assert isinstance(placed, GpuModel), section.device
     limits = with_pool(placed, wanted, section.gpu.memory_share).fitted(model.config.context_max)
     storage = model.storage(limits.blocks, limits.host_blocks)
-    return limits, storage, GpuRunner(placed, storage, limits)
+    runner = GpuRunner(placed, storage, limits)
+    runner.warm()
+    return limits, storage, runner

@@ -49,6 +49,12 @@ class GpuRunner:
         return self._steps.captures
 
     @torch.inference_mode()
+    def warm(self) -> None:
+        """What takes its time the first time is done now."""
+        with self._kernels.here():
+            self._steps.warm()
+
+    @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepRows:
         """Every row that is sampled, but those behind a draft that was refused: of them it says
         only whether they failed."""

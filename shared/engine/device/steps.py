@@ -21,10 +21,16 @@ from firstlight.shared.engine.device.buckets import SPAN_ROWS, Bucket, Limits, c
 from firstlight.shared.engine.device.decoder import Decoder
 from firstlight.shared.engine.device.inputs import Inputs, Writer, clear, fields
 from firstlight.shared.engine.device.packed import Staging, size_of
-from firstlight.shared.engine.plan import StepPlan
+from firstlight.shared.engine.plan import SequencePlan, StepPlan
+from firstlight.shared.sampling import Draw, History
+from firstlight.shared.types import Sampling
 
 _ASKED_BYTES = 64 << 10
 """At first; doubled whenever penalties look at more."""
+_DRAWN = (1, 2, 16, 65, 128)
+"""Numbers of sampled rows that differ in the programs that they need: Triton has one for 1, one for
+multiples of 16 and one for others, and products have others beyond 64 rows."""
+_WITH_ALL = Sampling(top_k=2, top_p=0.9, repetition_penalty=1.1, frequency_penalty=0.1, logprobs=1)
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Steps:
         self._inputs = Staging(device, size_of(fields(limits.largest)))
         self._asked = Staging(device, _ASKED_BYTES)
         hidden = decoder.hidden
-        self._rows = torch.empty(limits.rows, hidden, dtype=decoder.dtype, device=device)
+        self._rows = torch.zeros(limits.rows, hidden, dtype=decoder.dtype, device=device)
         """What the layers leave of each row."""
         self._none = torch.empty(0, 2, dtype=torch.int32, device=device)
         self._prepared: dict[Bucket, _Prepared] = {}
@@ -83,10 +89,27 @@ class Steps:
             # over those that are not yet sent, and this one would seem to take no time.
             self._kernels.wait()
             return None
+        return asked, self._chosen(asked)
+
+    def warm(self) -> None:
+        """Launches once what steps are made of: a program that is compiled while clients wait takes
+        seconds, in which an engine that hangs looks the same."""
+        for bucket in self._limits.various:
+            if bucket not in self._prepared:
+                self._prepare(bucket).replay()
+                self._kernels.wait()  # the next shape writes its numbers in the same memory
+        for count in _DRAWN:
+            if count <= self._limits.sequences:
+                for sampling in (Sampling(), _WITH_ALL):
+                    asked = asking.ask(_drawing(count, sampling), self._vocab)
+                    assert asked is not None
+                    self._chosen(asked)
+
+    def _chosen(self, asked: Asked) -> NDArray[np.int32]:
+        """What `asking.choose` says of rows that the layers left, on the host."""
         there = asking.send(asked, self._room(asking.size_bytes(asked)))
         logits = self._decoder.head(self._rows.index_select(0, there["rows"]))
-        found = asking.choose(asked, there, logits, self._kernels.form)
-        return asked, found.cpu().numpy()
+        return asking.choose(asked, there, logits, self._kernels.form).cpu().numpy()
 
     def _prepare(self, bucket: Bucket) -> _Prepared:
         own = fields(bucket)
@@ -125,3 +148,8 @@ class Steps:
         if size > held:
             self._asked = Staging(self._kernels.device, max(size, 2 * held))
         return self._asked
+
+
+def _drawing(count: int, sampling: Sampling) -> StepPlan:
+    draw = Draw(sampling, seed=0, choice=0, position=1, history=History((), (0,)))
+    return StepPlan((SequencePlan("warm", 0, (0,), 0, (0,), (draw,)),) * count)

@@ -53,3 +53,15 @@ def test_there_are_few_shapes_and_fewer_that_are_captured():
     assert not captured(Bucket(512, 64, 256), 0)
     assert captured(Bucket(CAPTURED_ROWS_MAX, 64, 256), CAPTURED_MAX - 1)
     assert not captured(Bucket(1, 1, 256), CAPTURED_MAX)
+
+
+def test_shapes_that_are_launched_first_have_all_rows_and_reaches_and_the_largest_comes_first():
+    limits = Limits(rows=600, sequences=64, context=1000)
+    various = limits.various
+    assert various[0] == Bucket(CAPTURED_ROWS_MAX, 64, 1000)
+    assert len(set(various)) == len(various)
+    every = {limits.bucket(rows, context) for rows in range(1, 601) for context in range(1, 1001)}
+    assert set(various) <= every
+    assert {one.rows for one in various} == {one.rows for one in every}
+    assert {one.context for one in various if one.rows == 1} == {one.context for one in every}
+    assert Limits(1, 1, 1).various == [Bucket(1, 1, 1)]

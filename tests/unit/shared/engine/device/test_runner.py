@@ -10,6 +10,8 @@ from families_bed import random_model, some_ids, write_model
 
 from firstlight.core_node.config import GpuSection, ModelSection
 from firstlight.core_node.loading import load_engine
+from firstlight.kernels import ops
+from firstlight.kernels.draws import DrawTable
 from firstlight.kernels.gpu.capture import Capture, launch_again
 from firstlight.kernels.gpu.kernels import GpuKernels
 from firstlight.shared.engine.device.model import GpuModel
@@ -90,6 +92,27 @@ def test_shapes_are_captured_when_they_first_come(folder):
     for rows in (3, 4, 1, 2, 3):
         runner.run(plan(some_ids(rows), (1,)))
     assert runner.captures == 3  # of 4, 1 and 2 rows
+
+
+def test_a_runner_that_is_warm_has_launched_what_steps_need_and_changed_no_block(folder):
+    kinds: set[tuple[int, bool, bool]] = set()
+    choose = ops.sample
+
+    def sample(logits: torch.Tensor, draws: DrawTable, *, kernels: str) -> torch.Tensor:
+        kinds.add((draws.rows, draws.filtered, draws.adjusted))
+        return choose(logits, draws, kernels=kernels)
+
+    runner = gpu_runner(gpu_model(folder, "reference"), LIMITS)
+    before = runner._kv.pages.copy_(torch.randn(runner._kv.pages.shape)).clone()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ops, "sample", sample)
+        runner.warm()
+    assert kinds == {(rows, asks, asks) for rows in (1, 2) for asks in (False, True)}
+    assert torch.equal(runner._kv.pages, before)
+    shapes = runner.captures
+    for rows in (1, 3, 8, 20, 33):
+        runner.run(plan(some_ids(rows), (1, 2, 3)))
+    assert shapes == runner.captures == 7
 
 
 def test_numbers_of_a_step_stay_until_the_device_has_them_though_nothing_is_sampled(
@@ -187,6 +210,9 @@ def test_a_core_on_a_gpu_serves_what_a_core_on_a_cpu_does(folder, monkeypatch):
         opened.append((device, graphs))
         return gpu_kernels("reference", free_bytes=12 << 20)
 
+    warmed: list[bool] = []
+    warm = GpuRunner.warm
+    monkeypatch.setattr(GpuRunner, "warm", lambda own: warmed.append(True) or warm(own))
     monkeypatch.setattr(load, "open_gpu", open_gpu)
     limits = config(blocks=3, host_blocks=2, context_max=64, copy_bytes_per_s=None)
     section = ModelSection(
@@ -194,6 +220,7 @@ def test_a_core_on_a_gpu_serves_what_a_core_on_a_cpu_does(folder, monkeypatch):
     )
     core = load_engine(section, limits)
     assert opened == [("cuda:1", False)]
+    assert warmed == [True]
     assert core.engine.blocks.total > 100
     assert core.offer.context_max == 64
     plain = load_engine(ModelSection(path=folder, weights="f32", kernels="reference"), limits)
