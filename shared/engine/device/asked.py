@@ -177,8 +177,8 @@ def _logprobs(line: NDArray[np.int32], wanted: int, top: int) -> TokenLogprobs:
 def logarithms(raw: Tensor, own: Tensor, top: int) -> Tensor:
     """int32 [n, 1 + 2 · top] of logits [n, vocab] and the row's ids [n]: that of its id, the best
     ids, theirs; floats as their bits. The lowest id first of equals; a few rows at a time."""
-    parts = zip(raw.split(LOGGED_ROWS_MAX), own.split(LOGGED_ROWS_MAX), strict=True)
-    return torch.cat([_lines(some, ids, top) for some, ids in parts])
+    some = [slice(start, start + LOGGED_ROWS_MAX) for start in range(0, len(raw), LOGGED_ROWS_MAX)]
+    return torch.cat([_lines(raw[part], own[part], top) for part in some])
 
 
 def _lines(raw: Tensor, own: Tensor, top: int) -> Tensor:
