@@ -119,10 +119,18 @@ def choose(device: str, found: Found) -> tuple[int, tuple[int, int]]:
 
 
 def on_gpu(device: str, *, graphs: bool) -> GpuKernels:
-    """The kernels on this GPU. Raises `ValueError` as `choose` does."""
+    """The kernels on this GPU.
+
+    Raises:
+        ValueError: as `choose`; or others have the GPU, or all of its memory.
+
+    """
     number, architecture = choose(device, find())
     place = torch.device("cuda", number)
-    free_bytes, _ = torch.cuda.mem_get_info(place)
+    try:
+        free_bytes, _ = torch.cuda.mem_get_info(place)
+    except RuntimeError as error:
+        raise ValueError(f"device is {device!r}, and CUDA cannot open it: {error}") from error
     capture = CudaGraphs(place) if graphs else launch_again
     return GpuKernels(place, architecture, free_bytes, capture)
 

@@ -37,6 +37,16 @@ def test_a_gpu_that_is_not_here_is_not_replaced_by_a_cpu():
         open_gpu("cuda")
 
 
+def test_a_gpu_that_others_have_is_refused_with_what_cuda_says(monkeypatch):
+    def busy(_: torch.device) -> None:
+        raise RuntimeError("CUDA-capable device(s) is/are busy or unavailable")
+
+    monkeypatch.setattr(gpu, "find", lambda: TWO)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", busy)
+    with pytest.raises(ValueError, match=r"device is 'cuda:1', and CUDA cannot open it: .* busy"):
+        open_gpu("cuda:1")
+
+
 def test_compiled_kernels_do_not_run_on_a_cpu(monkeypatch):
     monkeypatch.setattr(gpu, "INTERPRETED", False)
     with pytest.raises(ValueError, match="kernels gpu on cpu, expected a GPU"):
