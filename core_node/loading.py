@@ -14,6 +14,7 @@ from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.load import LoadedModel, load_model
 from firstlight.shared.engine.plan import EngineConfig, Runner
 from firstlight.shared.engine.runner import TorchRunner, measured_copies
+from firstlight.shared.errors import ConfigError
 from firstlight.shared.model_files import default_model_path
 from firstlight.shared.text.tokenizer import load_tokenizer
 
@@ -76,6 +77,12 @@ def _pooled(
     assert isinstance(placed, GpuModel), section.device
     limits = with_pool(placed, wanted, section.gpu.memory_share).fitted(model.config.context_max)
     storage = model.storage(limits.blocks, limits.host_blocks)
-    runner = GpuRunner(placed, storage, limits)
-    runner.warm()
+    try:
+        runner = GpuRunner(placed, storage, limits)
+        runner.warm()
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"no memory on {placed.device} for a step beside a pool of {limits.blocks} blocks; "
+            f"model.gpu.memory_share is {section.gpu.memory_share}, try less"
+        ) from error
     return limits, storage, runner

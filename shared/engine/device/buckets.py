@@ -72,13 +72,15 @@ class Limits:
     def various(self) -> list[Bucket]:
         """Some shapes that between them need every program that steps are launched with: all
         numbers of rows, and all reaches of one row. The captured one that takes most memory comes
-        first, so that others find theirs in it."""
+        first, so that others find theirs in it; then the largest of all, so that memory that is too
+        small is found out."""
         rows = [min(1 << power, self.rows) for power in range((self.rows - 1).bit_length() + 1)]
         pieces = -(-self.context // PIECE_TOKENS)
         reaches = [PIECE_TOKENS << power for power in range((pieces - 1).bit_length() + 1)]
         least = min(PIECE_TOKENS, self.context)
         wanted = [
             (min(self.rows, CAPTURED_ROWS_MAX), self.context),
+            (self.rows, self.context),
             *((count, least) for count in reversed(rows)),
             *((1, min(reach, self.context)) for reach in reaches),
         ]

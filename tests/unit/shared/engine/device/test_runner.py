@@ -233,6 +233,19 @@ def test_a_core_on_a_gpu_serves_what_a_core_on_a_cpu_does(folder, monkeypatch):
     assert texts[0] == texts[1]
 
 
+def test_a_step_that_finds_no_memory_keeps_a_core_from_starting_and_says_so(folder, monkeypatch):
+    def warm(_: GpuRunner) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(
+        load, "open_gpu", lambda *_, **__: gpu_kernels("reference", free_bytes=12 << 20)
+    )
+    monkeypatch.setattr(GpuRunner, "warm", warm)
+    section = ModelSection(path=folder, weights="f32", device="cuda")
+    with pytest.raises(ConfigError, match=r"no memory on cpu for a step.*memory_share is 0\.9"):
+        load_engine(section, LIMITS)
+
+
 def test_kernels_of_a_cpu_and_a_gpu_contradict_each_other(folder):
     with pytest.raises(ConfigError, match="kernels 'eager' are a CPU's, and device is 'cuda:1'"):
         load_model(folder, kernels="eager", device="cuda:1")
