@@ -104,11 +104,6 @@ def held_tokens(sketch: bytes, probes: Probes) -> int:
     return found
 
 
-def sketched_tokens(sketch: bytes, hashes: Sequence[bytes]) -> int:
-    """The same, of one prompt with these block hashes."""
-    return held_tokens(sketch, probes_of(hashes))
-
-
 def _places(block_hash: bytes) -> Iterator[int]:
     assert len(block_hash) == HASH_BYTES, len(block_hash)
     return (word % _BITS for word in unpack_from("<4I", block_hash))

@@ -5,14 +5,19 @@ from firstlight.shared.routing.sketch import (
     CHECKPOINTS_MAX,
     SKETCH_BYTES,
     HotPrefixes,
+    held_tokens,
     marks,
-    sketched_tokens,
+    probes_of,
 )
 
 
 def chain(name: int, blocks: int) -> list[bytes]:
     root = root_hash(tokenizer_hash="t", salt=bytes(16))
     return block_hashes(root, [name, *range(1, blocks * 16)])
+
+
+def sketched_tokens(sketch: bytes, hashes: list[bytes]) -> int:
+    return held_tokens(sketch, probes_of(hashes))
 
 
 def test_nothing_hot_is_an_empty_sketch_and_holds_nothing() -> None:
