@@ -6,8 +6,8 @@
 A choice is measured twice, at 100 and at 1,000 cores, in one region and in ten: the rule alone
 (`shared.routing.choose`, by a spill row and with prefixes known of some cores), and all that the
 edge does for it (`CoreRouter.place`: links, sketches, what it sent itself, reservations). Before
-each choice a tenth of the cores say something new, so that little is known from the one before:
-4,000 words a second for a hundred choices a second where there are 1,000 cores. A view of
+each choice a tenth of the cores say something new, so that little is known from the one before: as
+where 1,000 cores say four words a second each and forty choices a second are made. A view of
 `--nodes` nodes is kept by views that name `--entries` of them, four a second: from bytes to what
 routing reads. Times are of this process's CPU, so that neighbours count as little as they can.
 
