@@ -37,8 +37,8 @@ from firstlight.shared.types import Route
 
 RETRY_AFTER_S = 1.0
 SKETCHES_MAX = 128
-"""Cores of the drawn region whose sketches are looked into for a prompt, and as many of the others
-together; of more so many at random."""
+"""Cores of the drawn region and home together whose sketches are looked into for a prompt, and as
+many of all others; of more some at random, as many of each region."""
 CANDIDATES_KEPT = 4
 """Of a route, for whoever asks later why a core was chosen."""
 
