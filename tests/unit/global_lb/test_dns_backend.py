@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -186,20 +185,22 @@ async def test_trouble_closes_the_connection_without_a_word(tmp_path: Path) -> N
     assert not path.exists()
 
 
-async def test_connections_beyond_the_limit_are_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_connections_beyond_the_limit_are_closed_which_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(dns_backend, "CONNECTIONS_MAX", 1)
     async with serving(tmp_path / "s", 0o600, answers(tmp_path)):
         first, asking = await asyncio.open_unix_connection(tmp_path / "s")
         asking.write(question())
         assert b"192.0.2.1" in await first.readline()
-        second, beyond = await asyncio.open_unix_connection(tmp_path / "s")
-        assert await asyncio.wait_for(second.read(), 5) == b""
+        for _ in range(3):
+            further, beyond = await asyncio.open_unix_connection(tmp_path / "s")
+            assert await asyncio.wait_for(further.read(), 5) == b""
+            beyond.close()
         asking.write(question())
         assert b"192.0.2.1" in await first.readline()
-        beyond.close()
         asking.close()
+    assert caplog.text.count("1 connections are the most") == 1
 
 
 async def test_a_trouble_that_every_question_meets_is_one_line_of_the_log(
@@ -269,18 +270,3 @@ def test_the_sample_configuration_is_one() -> None:
     sample = Path(dns_backend.__file__).parents[1] / "infra" / "pdns" / "dns.yaml"
     settings = load_settings(DnsSettings, sample)
     assert settings.zone.zone.steered == {"edge.example.com"}
-
-
-async def test_one_connection_too_many_is_closed_and_said_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "s"
-    async with serving(path, 0o600, answers(tmp_path)), AsyncExitStack() as held:
-        for _ in range(dns_backend.CONNECTIONS_MAX):
-            _, writer = await asyncio.open_unix_connection(path)
-            held.callback(writer.close)
-        for _ in range(3):
-            reader, writer = await asyncio.open_unix_connection(path)
-            held.callback(writer.close)
-            assert await asyncio.wait_for(reader.read(), 5) == b""
-    assert caplog.text.count(f"{dns_backend.CONNECTIONS_MAX} connections are the most") == 1
