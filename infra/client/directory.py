@@ -139,8 +139,9 @@ def _edge(entry: Any) -> Edge | None:
 
 def _name(value: object) -> str:
     """A name that can be told to others and shown; empty for anything else."""
-    named = isinstance(value, str) and len(value) <= NAME_CHARS_MAX and value.isprintable()
-    return value if isinstance(value, str) and named else ""
+    if isinstance(value, str) and len(value) <= NAME_CHARS_MAX and value.isprintable():
+        return value
+    return ""
 
 
 def is_server_url(url: str, schemes: Sequence[str] = ("https", "http")) -> bool:

@@ -44,8 +44,6 @@ SILENCE_S = 1.5
 its last packet, since a ping goes out within two periods, and a look comes once a period."""
 WARM_PING_PERIOD_S = 10.0
 """Between pings that keep an idle connection warm: well within idle timers of 30 s."""
-
-
 REASON_CHARS_MAX = 200
 """Of why a connection is closed: four bytes each at most, of a packet of 1,200."""
 KEY_GROUPS = (Group.X25519, Group.SECP256R1)

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, cast
 
 import pytest
@@ -52,8 +52,9 @@ def read_whole(answer: HandedOver) -> list[bytes]:
     return list(answer.pieces())
 
 
-def reading(answer: HandedOver) -> tuple[threading.Thread, list[Any]]:
-    """A thread that reads it, and what it came to."""
+def heard_of(closing: Callable[[], None], answer: HandedOver) -> Any:
+    """What a thread comes to that waits for a piece meanwhile."""
+    answer.head()
     found: list[Any] = []
 
     def read() -> None:
@@ -64,7 +65,10 @@ def reading(answer: HandedOver) -> tuple[threading.Thread, list[Any]]:
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
-    return thread, found
+    closing()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    return found[-1]
 
 
 def test_an_answer_is_read_to_its_end(background: BackgroundLoop) -> None:
@@ -75,23 +79,13 @@ def test_a_thread_that_waits_for_a_piece_hears_that_another_closed_the_answer(
     background: BackgroundLoop,
 ) -> None:
     answer = handed(background, Telling(b"a"))
-    answer.head()
-    thread, found = reading(answer)
-    answer.close()
-    thread.join(WAIT_S)
-    assert not thread.is_alive()
-    assert isinstance(found[-1], ClosedError)
+    assert isinstance(heard_of(answer.close, answer), ClosedError)
 
 
 def test_a_thread_that_waits_for_a_piece_hears_that_the_loop_ended() -> None:
     background = BackgroundLoop()
     answer = handed(background, Telling(b"a"))
-    answer.head()
-    thread, found = reading(answer)
-    background.close()
-    thread.join(WAIT_S)
-    assert not thread.is_alive()
-    assert isinstance(found[-1], ClosedError)
+    assert isinstance(heard_of(background.close, answer), ClosedError)
 
 
 def test_what_is_begun_as_the_loop_ends_is_told_so() -> None:
