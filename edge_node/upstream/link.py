@@ -96,7 +96,7 @@ class CoreLink:
         self.load_at_s = monotonic_s()
         self.rtt = RttEstimate(rtt_prior_ms)
         self.up = False
-        self.on_up: Callable[[], None] = lambda: None
+        self.on_change: Callable[[], None] = lambda: None
         """Hears when the link comes up, or is up no more."""
         self.welcomed = False
         """Whether this life of the link ever came up."""
@@ -233,7 +233,7 @@ class CoreLink:
             return self._failure.result()
         finally:
             self.up = False
-            self.on_up()
+            self.on_change()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -373,7 +373,7 @@ class CoreLink:
             raise PeerError(f"{self.info.address} is core {info.node}, expected {self.info.node}")
         self.info, self._state = info, None
         self.up = self.welcomed = True
-        self.on_up()
+        self.on_change()
         self._memory.welcomed(info, now)
 
 

@@ -119,7 +119,7 @@ class LinkPool:
         prior_ms = self._rtt_prior_ms(info)
         link = CoreLink(info, channel, self._memory, self._history, self._config, prior_ms)
         self._links = dict(sorted([*self._links.items(), (core, link)]))
-        link.on_up = self._by_region.clear
+        link.on_change = self._by_region.clear
         try:
             reason = await link.run()
         except Exception as error:  # a bug of ours: the other requests still need this core
