@@ -222,7 +222,8 @@ class _Simulation:
             return
         now = self._events.now
         for told in server.core.run(now):
-            server.held_s += now * isinstance(told, Ended)
+            if isinstance(told, Ended):
+                server.held_s += now
             flight = self._open_flights.get(told.request)
             if flight is None:
                 continue
