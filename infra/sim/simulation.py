@@ -110,7 +110,7 @@ class _Simulation:
             events.at(fault.at_s, self._strike, fault)
         for second in range(1, int(last_s) + 2):
             events.at(float(second), self._tick)
-        events.at(last_s, self._note_busy, late=True)
+        events.at(last_s, self._note_end, late=True)
         events.run(last_s + DRAIN_S)
         return Run(
             tuple(_served(flight) for flight in self._flights),
@@ -120,7 +120,8 @@ class _Simulation:
             sum(one.core.steps for one in self._servers),
         )
 
-    def _note_busy(self) -> None:
+    def _note_end(self) -> None:
+        """What cores did until now, before those that are late go on."""
         setup, last_s = self._setup, self._events.now or 1e-9
         for region in range(len(setup.matrix.regions)):
             cores = [one.core for one in self._servers if one.region == region]
