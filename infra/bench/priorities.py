@@ -10,10 +10,11 @@ and once first come, first served (all of one class). Prompts are of one length 
 Bars, for the median of the seeds: interactive P99 TTFT at most a quarter, throughput at most 12 %
 less. Nothing here reads a clock: the figures are the same on every machine.
 
-A quarter of the work is interactive, and whoever decodes goes on decoding beside the others'
-prefill, so about a quarter is also what the order alone can give: with few places (`--sequences`)
-the last interactive ones wait for the answers of the first. With `--later-s` the interactive ones
-come so much later, all at once, when batch requests have all places, and push them aside.
+A quarter of the work is interactive, so about a quarter is also what the order alone can give; what
+is below it comes from batch decodes that rest while interactive prompts have not begun (decision
+0024). With few places (`--sequences`) the last interactive ones wait for the answers of the first.
+With `--later-s` the interactive ones come so much later, all at once, when batch requests have all
+places, and push them aside.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """Tensors of a model by one set of names, whichever kind of file they lie in.
 
 Every shape is compared with the configuration before a byte is read. Data stay memory-mapped until
-a tensor is asked for, and come out as float32, or as blocks of quantized weights.
+a tensor is asked for, and come out as float32, as the file has them, or as blocks or codes of
+quantized weights.
 """
 
 from collections.abc import Callable, Iterator
