@@ -11,11 +11,11 @@ from firstlight.kernels.plan import plan_attention
 from firstlight.shared.engine.device.buckets import SPAN_ROWS
 from firstlight.shared.engine.device.decoder import Decoder
 from firstlight.shared.engine.device.memory import Widths
-from firstlight.shared.engine.device.place import FORMATS, Placer
+from firstlight.shared.engine.device.place import Placer
 from firstlight.shared.engine.kv.storage import KvStorage
 from firstlight.shared.engine.model.batch import StepBatch
 from firstlight.shared.engine.model.config import ModelConfig
-from firstlight.shared.engine.model.weights import Weights
+from firstlight.shared.engine.model.weights import FORMATS, Weights
 from firstlight.shared.engine.sampler import pick_rows
 from firstlight.shared.errors import ConfigError
 

@@ -20,7 +20,6 @@ from firstlight.shared.engine.model.config import ModelConfig
 from firstlight.shared.engine.model.weights import Codes, Mapped, Weights, expected_shapes
 from firstlight.shared.errors import ConfigError
 
-FORMATS = ("auto", "q4", "q8", "bf16", "f32")
 PIECE_BYTES = 64 << 20
 """Of a tensor that is on its way."""
 _GROUP = 32

@@ -21,10 +21,11 @@ from firstlight.shared.engine.model.config import (
     with_sinks,
 )
 from firstlight.shared.engine.model.entries import Entries
-from firstlight.shared.engine.model.native import FORMATS, NativeModel, native_fits
+from firstlight.shared.engine.model.native import NativeModel, native_fits
 from firstlight.shared.engine.model.quantized import quantization_from_json
 from firstlight.shared.engine.model.transformer import Transformer, heads_of
 from firstlight.shared.engine.model.weights import (
+    FORMATS,
     Weights,
     weights_from_folder,
     weights_from_gguf,

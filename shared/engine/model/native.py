@@ -28,7 +28,6 @@ from firstlight.shared.sampling import Draw
 if TYPE_CHECKING:
     from firstlight.kernels.cpu._native import Decoder, Matrix
 
-FORMATS = ("auto", "q4", "q8", "bf16", "f32")
 _OF_BLOCKS = {"Q4_0": "q4", "Q4_1": "q4", "Q8_0": "q8"}
 _ABSENT = np.empty(0, np.float32)
 _Join: TypeAlias = Callable[[Sequence[NDArray[Any]]], NDArray[Any]]

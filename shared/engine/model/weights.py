@@ -27,6 +27,7 @@ from firstlight.shared.errors import ConfigError
 from firstlight.shared.model_files import TensorFile, read_json, read_safetensors
 
 __all__ = [
+    "FORMATS",
     "Blocks",
     "Codes",
     "Floats",
@@ -36,6 +37,8 @@ __all__ = [
     "weights_from_gguf",
 ]
 
+FORMATS = ("auto", "q4", "q8", "bf16", "f32")
+"""In which a model can be placed; see `model.weights` of a core's settings."""
 _GGUF_NAMES = {
     "embedding": "token_embd.weight",
     "head": "output.weight",
