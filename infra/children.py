@@ -7,17 +7,22 @@ twice.
 """
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import sleep
 from typing import Any
 
+from firstlight.shared.clock import monotonic_s
 from firstlight.shared.errors import ConfigError
 
 _TAIL_LINES = 8
 _TAIL_BYTES = 16 * 1024
+_POLL_S = 0.001
 
 
 @dataclass(slots=True)
@@ -66,6 +71,23 @@ class Child:
         if self.alive:
             self.process.kill()
 
+    def freeze(self, timeout_s: float) -> bool:
+        """Stop the child where it stands; whether it stands still, or has ended, within the time.
+
+        A signal only asks: a thread that runs on another core goes on until it enters the kernel.
+        """
+        self.process.send_signal(signal.SIGSTOP)
+        deadline = monotonic_s() + timeout_s
+        while self.alive and not _stopped(self.process.pid):
+            if monotonic_s() > deadline:
+                return False
+            sleep(_POLL_S)
+        return True
+
+    def thaw(self) -> None:
+        """Let a frozen child go on; harmless if it runs, or has ended."""
+        self.process.send_signal(signal.SIGCONT)
+
     def wait(self, timeout_s: float) -> bool:
         """Whether the child has ended within the time."""
         try:
@@ -78,6 +100,12 @@ class Child:
         """Close our end of the pipe; the child takes that as the launcher's death."""
         if self.process.stdin is not None:
             self.process.stdin.close()
+
+
+def _stopped(pid: int) -> bool:
+    """Whether a child of ours stands still; what it left to wait for stays there."""
+    kinds = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, pid, kinds) is not None
 
 
 def start_child(

@@ -4,7 +4,6 @@ Signals and control groups for a process, the router for links, files and disks,
 index server; and for what only a node can do to itself, its door. `faults` keeps the books.
 """
 
-import signal
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,10 +20,12 @@ from firstlight.infra.lab.plan import disk_directory, faults_file
 from firstlight.infra.lab.spoil import corrupt
 from firstlight.infra.lab.topology import OPERATOR
 from firstlight.infra.valkey import flush
-from firstlight.shared.errors import ConfigError, FirstlightError
+from firstlight.shared.errors import ConfigError, FirstlightError, PeerError
 
 DOOR_S = 2.0
 """How long a node may take to say that it fails now."""
+FROZEN_S = 2.0
+"""How long a process may take to stand still."""
 ENDED_S = 3.0
 """How long a killed process may take to be gone."""
 EVERYONE = "*"
@@ -142,10 +143,13 @@ class Acts:
     def _freeze(self, fault: Fault) -> Undo:
         node = _node(fault)
         child = self._frozen[node] = self._child(node)
-        child.process.send_signal(signal.SIGSTOP)
+        if not child.freeze(FROZEN_S):
+            child.thaw()
+            del self._frozen[node]
+            raise PeerError(f"freeze: {node} still runs {FROZEN_S:g} s after its signal")
 
         def thaw() -> None:
-            child.process.send_signal(signal.SIGCONT)
+            child.thaw()
             if self._frozen.get(node) is child:
                 del self._frozen[node]
             for tell in self._later.pop(node, ()):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import sleep
 
+import psutil
 import pytest
 
 from firstlight.infra.children import Child, start_child
@@ -100,3 +101,31 @@ def test_a_real_node_is_started_with_its_files_in_place(tmp_path: Path) -> None:
     assert child.process.returncode == 0
     assert "node: " in (tmp_path / "lb.out").read_text()
     assert child.tail()
+
+
+def test_a_frozen_child_stands_still_at_once_and_goes_on_when_it_is_thawed(
+    start_program: StartProgram,
+) -> None:
+    child = start_program("""
+        print('{"ready": true}', flush=True)
+        while True:
+            print(".", end="", flush=True)
+    """)
+    assert wait_until(child.poll_ready)
+    for _ in range(20):
+        assert child.freeze(5)
+        written = child.out_file.stat().st_size
+        assert psutil.Process(child.process.pid).status() == psutil.STATUS_STOPPED
+        sleep(0.005)
+        assert child.out_file.stat().st_size == written
+        child.thaw()
+        assert wait_until(lambda: child.out_file.stat().st_size > written)  # noqa: B023
+
+
+def test_one_that_has_ended_is_not_waited_for_until_it_stands_still(
+    start_program: StartProgram,
+) -> None:
+    child = start_program("pass")
+    assert child.wait(10)
+    assert child.freeze(5)
+    child.thaw()

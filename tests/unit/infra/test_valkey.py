@@ -114,7 +114,7 @@ def test_it_ends_with_a_launcher_that_was_killed(plan: ValkeyPlan, tmp_path: Pat
 
 
 def test_one_that_stands_still_ends_with_its_launcher_too(server: Child, plan: ValkeyPlan) -> None:
-    server.process.send_signal(signal.SIGSTOP)
+    assert server.freeze(5)
     server.close()
     assert server.wait(10)
     assert server.process.returncode == -signal.SIGKILL
