@@ -60,6 +60,11 @@ class ModelSection:
     """Of one step. With torch's kernels it is part of the numerics class: cores that shall continue
     each other's answers have the same."""
 
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for a timed core on a GPU."""
+        if self.timed is not None and self.device != "cpu":
+            raise ConfigError(f"device is {self.device!r}, not cpu: a timed core computes nothing")
+
 
 @dataclass(frozen=True, slots=True)
 class KvSection:

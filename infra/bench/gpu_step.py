@@ -21,9 +21,8 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from firstlight.infra.bench.kernels.__main__ import DeviceTimer
 from firstlight.infra.bench.kernels.cases import Source
-from firstlight.infra.bench.kernels.measure import Ceilings, Timer, ceilings
+from firstlight.infra.bench.kernels.measure import Ceilings, DeviceTimer, Timer, ceilings
 from firstlight.infra.bench.kernels.shapes import LLAMA_8B, Shape
 from firstlight.infra.bench.machine import heading
 from firstlight.kernels import ops

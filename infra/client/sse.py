@@ -24,7 +24,9 @@ class LineReader:
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._rest = ""
+        self._begun: list[str] = []
+        """Pieces of the line that has no end yet, joined once: it may come a byte at a time."""
+        self._chars = 0
         self._after_cr = False
 
     def feed(self, data: bytes) -> list[str]:
@@ -34,15 +36,22 @@ class LineReader:
             text = text.removeprefix("\n")
             self._after_cr = False
         self._after_cr = self._after_cr or text.endswith("\r")
-        text = self._rest + text.replace("\r\n", "\n").replace("\r", "\n")
-        *lines, self._rest = text.split("\n")
-        if len(self._rest) > LINE_CHARS_MAX:
+        *ended, rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        lines = ["".join((*self._begun, ended[0])), *ended[1:]] if ended else []
+        if lines:
+            self._begun.clear()
+            self._chars = 0
+        if rest:
+            self._begun.append(rest)
+            self._chars += len(rest)
+        if self._chars > LINE_CHARS_MAX:
             raise ValueError(f"a line is longer than {LINE_CHARS_MAX} characters")
         return lines
 
     def end(self) -> list[str]:
         """The last line, when the stream ended without a line end."""
-        rest, self._rest = self._rest + self._decoder.decode(b"", final=True), ""
+        rest = "".join((*self._begun, self._decoder.decode(b"", final=True)))
+        self._begun.clear()
         return [rest] if rest else []
 
 

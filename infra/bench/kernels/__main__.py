@@ -20,8 +20,8 @@ from pathlib import Path
 
 import torch
 
-from firstlight.infra.bench.kernels.cases import Case, Run, cases
-from firstlight.infra.bench.kernels.measure import Measured, ceilings, measure
+from firstlight.infra.bench.kernels.cases import Case, cases
+from firstlight.infra.bench.kernels.measure import DeviceTimer, Measured, ceilings, measure
 from firstlight.infra.bench.kernels.report import (
     as_json,
     compiled_table,
@@ -31,21 +31,6 @@ from firstlight.infra.bench.kernels.report import (
 )
 from firstlight.infra.bench.kernels.shapes import LLAMA_8B, SHAPES
 from firstlight.infra.bench.machine import heading
-from firstlight.shared.clock import monotonic_s
-
-
-class DeviceTimer:
-    """Triton's own timer: warm-up, then a median of calls, the cache emptied before each."""
-
-    def ms(self, run: Run) -> float:
-        """Of one call."""
-        from triton.testing import do_bench
-
-        return float(do_bench(run, warmup=20, rep=80, return_mode="median"))
-
-    def now_s(self) -> float:
-        """Monotonic."""
-        return monotonic_s()
 
 
 def main() -> int:

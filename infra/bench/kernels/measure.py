@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 
 from firstlight.infra.bench.kernels.cases import Case, Prepared, Run
+from firstlight.shared.clock import monotonic_s
 
 BUDGET_S = 420.0
 """Cases that have not begun by then are left out, and named."""
@@ -24,6 +25,20 @@ class Timer(Protocol):
     def now_s(self) -> float:
         """Monotonic."""
         ...
+
+
+class DeviceTimer:
+    """Triton's own timer: warm-up, then a median of calls, the cache emptied before each."""
+
+    def ms(self, run: Run) -> float:
+        """Of one call."""
+        from triton.testing import do_bench
+
+        return float(do_bench(run, warmup=20, rep=80, return_mode="median"))
+
+    def now_s(self) -> float:
+        """Monotonic."""
+        return monotonic_s()
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ def test_what_is_printed_reads_back(tmp_path: Path) -> None:
     [
         ("engine: {block: 64}", "engine.block"),
         ("model: {weights: f64}", "model.weights"),
+        ("model: {timed: h100-8b, device: cuda}", "device is 'cuda', not cpu"),
         ("drafting: {ngram: [1]}", "drafting.ngram"),
         ("port: 1", "port"),
     ],

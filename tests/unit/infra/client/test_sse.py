@@ -28,8 +28,24 @@ def test_lines_end_in_each_of_the_three_ways(end: str, size: int) -> None:
 
 def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "LINE_CHARS_MAX", 10)
+    reader = LineReader()
+    assert reader.feed(b"x" * 10) == []
+    with pytest.raises(ValueError, match="longer than 10"):
+        reader.feed(b"x")
     with pytest.raises(ValueError, match="longer than 10"):
         LineReader().feed(b"x" * 11)
+
+
+def test_only_what_has_no_end_yet_counts_as_a_line_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sse, "LINE_CHARS_MAX", 10)
+    reader = LineReader()
+    for _ in range(5):
+        assert reader.feed(b"x" * 9) == []
+        assert reader.feed(b"\ny") == ["x" * 9]
+        assert reader.feed(b"\n") == ["y"]
+    assert reader.end() == []
 
 
 def test_an_event_without_end_is_refused() -> None:
