@@ -8,6 +8,7 @@ Text stays at the edge. Only token ids, and numbers about them, travel.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import NamedTuple
 
 from firstlight.shared.routing.spill import Row, Table
 
@@ -297,8 +298,7 @@ class MeshView:
     """(node, why) of entries that no decision can be made with."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
     """What a core is expected to take until a first token is back, by parts."""
 
     rtt_ms: float = 0.0
@@ -316,8 +316,7 @@ class Cost:
         return self.rtt_ms + self.queue_ms + self.prefill_ms + self.step_ms + self.penalty_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A core in a Route: what it was expected to cost, and why it stands where it stands."""
 
     core: str

@@ -1,9 +1,9 @@
 """Which core: the one rule of the mesh, asked by edges for each request.
 
 1. The region is drawn by the spill row of this edge's origin with the session's hash; without a row
-   it is this edge's own, and it is too while nobody waits at the best core here, which is cold:
-   what a link heard last is newer than any row. If what was drawn is shed, only a core that is cold
-   by our own knowledge may serve.
+   it is this edge's own, and it is too where no core of the drawn one is known, and while nobody
+   waits at the best core here, which is cold: what a link heard last is newer than any row. If
+   what was drawn is shed, only a core that is cold by our own knowledge may serve.
 2. Leave out cores that do not serve the model or cannot hold the prompt. Ejected cores are left out
    too, unless fewer than half are healthy: then health is not believed (panic).
 3. After a failure prefer cores of the numerics class that the answer began in.
@@ -28,7 +28,7 @@ from itertools import chain
 from math import inf
 from random import Random
 
-from firstlight.shared.routing.cost import CoreState, cost_of
+from firstlight.shared.routing.cost import CoreState, cost_of, standing_of
 from firstlight.shared.routing.rank import (
     CANDIDATES_MAX,
     HOT_LOAD,
@@ -110,13 +110,29 @@ class _Sorted:
         )
 
 
+@dataclass(slots=True)
+class _Found:
+    """Where a request may go."""
+
+    region: str
+    picked: list[Ranked]
+    """Best first, never empty: of the region, and a core before them that is sooner elsewhere."""
+    cores: _Sorted
+    regions: list[str]
+    """By nearness."""
+    exact: bool
+    """Whether they are of the numerics class that is asked for."""
+    panic: bool
+
+
 def choose(known: Cores, wanted: Wanted, rng: Random) -> Route:
     """Cores for a request, best first. Empty only if no core can serve it at all."""
     region, wanted = region_of(wanted, rng)
     if region is None:
         route = _shed(known, wanted, rng)
     else:
-        route = _kept(known, wanted, region, rng) or _in_region(known, wanted, region, rng)
+        there = region if region in known.by_region else wanted.home
+        route = _kept(known, wanted, there, rng) or _in_region(known, wanted, there, rng)
     if wanted.spill is None:
         return route
     shares = wanted.spill.fractions
@@ -141,17 +157,40 @@ def _kept(known: Cores, wanted: Wanted, drawn: str, rng: Random) -> Route | None
     """Home's route, if another region was drawn and nothing waits at home's best core."""
     if drawn == wanted.home or wanted.numerics_class is not None:
         return None
-    route = _in_region(known, wanted, wanted.home, rng)
-    first = next(iter(route.candidates), None)
-    if first is None or first.region != wanted.home or first.reason != "cold":
+    cores = _enough(known, wanted, wanted.home, rng)
+    if not any(_idle(state) for _, state in cores.usable.get(wanted.home, ())):
         return None
-    if known.state(first.core).load.queued or first.cost.queue_ms > WAIT_MS:
+    found = _find(known, wanted, wanted.home, cores, rng)
+    assert isinstance(found, _Found), found
+    if found.picked[0].hot or not _idle(found.picked[0].state):
         return None
-    return replace(route, reason=f"home region: nothing waits here, though {drawn} was drawn")
+    reason = f"home region: nothing waits here, though {drawn} was drawn"
+    return Route(_named(found, wanted), reason, panic=found.panic)
+
+
+def _idle(state: CoreState) -> bool:
+    """Whether nothing waits there, or so little that nobody would notice."""
+    return not state.load.queued and standing_of(state).queue_ms <= WAIT_MS
 
 
 def _in_region(known: Cores, wanted: Wanted, drawn: str, rng: Random) -> Route:
-    cores = _enough(known, wanted, drawn, rng)
+    found = _find(known, wanted, drawn, _enough(known, wanted, drawn, rng), rng)
+    if isinstance(found, Route):
+        return found
+    reason = _why_region(found.region, drawn, wanted)
+    if wanted.numerics_class is not None:
+        reason += ", same numerics class" if found.exact else ", other numerics class"
+    elif there := _sooner(known, wanted, found.picked[0], rng):
+        found.picked.insert(0, there)
+        reason = f"region {there.state.region}: sooner than in {found.region} by its wait"
+    if found.panic:
+        reason += ", panic: most cores are ejected"
+    return Route(_named(found, wanted), reason, panic=found.panic)
+
+
+def _find(known: Cores, wanted: Wanted, drawn: str, cores: _Sorted, rng: Random) -> _Found | Route:
+    """Of these cores those of the drawn region or, if none of it is usable, of the nearest that has
+    some; a route where there is none in any."""
     if not (cores.usable or cores.ejected or cores.unusable):
         return Route((), _why_none(known.all(), wanted))
     panic = _settle_ejected(cores)
@@ -160,27 +199,17 @@ def _in_region(known: Cores, wanted: Wanted, drawn: str, rng: Random) -> Route:
     regions = cores.by_nearness(first=drawn)
     region, weighed, exact = _first_region(cores.usable, regions, wanted.numerics_class)
     picked = rank(weighed, wanted, rng, among=len(known.by_region[region]))
-    reason = _why_region(region, drawn, wanted)
-    if wanted.numerics_class is None and (there := _sooner(known, wanted, picked[0], rng)):
-        picked = [there, *picked]
-        reason = f"region {there.state.region}: sooner than in {region} by its wait"
-    if wanted.numerics_class is not None:
-        reason += ", same numerics class" if exact else ", other numerics class"
-    if panic:
-        reason += ", panic: most cores are ejected"
-    return Route(_named(picked, cores, regions, wanted), reason, panic=panic)
+    return _Found(region, picked, cores, regions, exact, panic)
 
 
-def _named(
-    picked: list[Ranked], cores: _Sorted, regions: Sequence[str], wanted: Wanted
-) -> tuple[Candidate, ...]:
+def _named(found: _Found, wanted: Wanted) -> tuple[Candidate, ...]:
     """Those that were picked and, unless it is enough to name some of them, a few more."""
-    most = wanted.named_max
+    picked, cores, most = found.picked, found.cores, wanted.named_max
     if most is not None and most <= len(picked):
         return tuple(one.named() for one in picked[:most])
     more = max(NEXT_MIN, ROUTE_MIN - len(picked))
     taken = {one.state.core for one in picked}
-    rest = _rest(cores.usable, regions, wanted, taken, more)
+    rest = _rest(cores.usable, found.regions, wanted, taken, more)
     last = _least_loaded(cores.unusable, wanted, more - len(rest))
     return (*(one.named() for one in picked), *rest, *last)[:most]
 
@@ -188,15 +217,17 @@ def _named(
 def _sooner(known: Cores, wanted: Wanted, first: Ranked, rng: Random) -> Ranked | None:
     """The best core of other regions, if what waits at our first is longer than the way there and
     it is sooner by `SOONER`. One core of each region tells how far that is."""
-    rtt_ms, queue_ms, *_ = first.parts
-    if queue_ms <= WAIT_MS:
+    cost, near = first.cost, list[Collection[str]]()
+    if cost.queue_ms <= WAIT_MS:
         return None
-    most_ms, near = rtt_ms + queue_ms, list[Collection[str]]()
+    most_ms = cost.rtt_ms + cost.queue_ms
     for region, here in known.by_region.items():
         if region != first.state.region:
-            (one,) = some(list(here), 1, rng)
+            one = list(here)[int(rng.random() * len(here))]
             if known.state(one).rtt_ms < most_ms:
                 near.append(here)
+    if not near:
+        return None
     looked_at = _look(known, near, LOOKED_AT, wanted, rng)
     usable = _sort_out([state for state in looked_at if state.rtt_ms < most_ms], wanted).usable
     idle = [item for there in usable.values() for item in there if item[0] <= HOT_LOAD]

@@ -9,8 +9,7 @@
 4. A prefix is hot if a larger share of the requests begins with it than of the candidates has it:
    then there is no credit for it above 1.25 times the mean load, and others come to have it.
 
-What a core costs is a sum here. Its parts, and words for people, are made of the few that a route
-names.
+Words for people are made of the few that a route names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,9 +21,8 @@ from typing import TypeVar
 from firstlight.shared.estimate import quantile
 from firstlight.shared.routing.cost import (
     CoreState,
-    Parts,
+    cost_of,
     nonsense,
-    parts_of,
     prior_ms_among,
 )
 from firstlight.shared.routing.spill import Row
@@ -69,6 +67,7 @@ class Wanted:
 Weighed = tuple[float, CoreState]
 """A core behind its load share."""
 by_share = itemgetter(0)
+_by_draw, _by_share_then_draw = itemgetter(1), itemgetter(0, 1)
 _Item = TypeVar("_Item")
 
 
@@ -78,8 +77,8 @@ class Ranked:
 
     ttft_ms: float
     state: CoreState
-    parts: Parts
-    """Of `ttft_ms`."""
+    cost: Cost
+    """What `ttft_ms` is made of."""
     prefix_tokens: int
     hot: str
     """Why it is; empty: it is cold."""
@@ -87,8 +86,7 @@ class Ranked:
     def named(self) -> Candidate:
         """As a route names it."""
         state, why = self.state, f"hot: {self.hot}" if self.hot else "cold"
-        cost = Cost(*self.parts)
-        return Candidate(state.core, state.region, self.ttft_ms, why, cost, self.prefix_tokens)
+        return Candidate(state.core, state.region, self.ttft_ms, why, self.cost, self.prefix_tokens)
 
 
 _by_ttft = attrgetter("ttft_ms")
@@ -118,7 +116,8 @@ def rank(here: Sequence[Weighed], wanted: Wanted, rng: Random, *, among: int = 0
 def some(items: Sequence[_Item], count: int, rng: Random) -> list[_Item]:
     """So many at random. Quicker than `Random.sample` where they are few among many."""
     assert count <= len(items), (count, len(items))
-    among, draw_one, places = len(items), rng.random, dict[int, None]()
+    among, draw_one = len(items), rng.random
+    places: dict[int, None] = {}
     while len(places) < count:
         places[int(draw_one() * among)] = None
     return [items[place] for place in places]
@@ -140,21 +139,24 @@ def _weigh(here: list[Weighed], wanted: Wanted, rng: Random) -> list[Ranked]:
     mean, limit = sum(shares) / len(shares), HOT_LOAD
     if max(shares) > HOT_LOAD:
         limit = max(HOT_LOAD, quantile(shares, HOT_QUANTILE))
-    prior_ms = prior_ms_among([state for _, state in here])
-    # In random order first, so that equals stand in it after the (stable) sort.
+    states = [state for _, state in here]
+    prior_ms = prior_ms_among(states)
     draw_one, prefixes = rng.random, wanted.prefixes
-    here.sort(key=lambda _: draw_one())
-    if any(state.age_s <= OLD_S for _, state in here):
-        here.sort(key=by_share)
+    order = [(share, draw_one(), state) for share, state in here]
+    fresh = any(state.age_s <= OLD_S for state in states)
+    order.sort(key=_by_share_then_draw if fresh else _by_draw)
+    bounded = wanted.prefix_traffic > 0.0 and _holding(states, prefixes) < wanted.prefix_traffic
     prompt_tokens, ranked = wanted.prompt_tokens, list[Ranked]()
-    held = [prefixes.get(state.core, 0) for _, state in here]
-    bounded = wanted.prefix_traffic > 1.0 - held.count(0) / len(held)
-    for (share, state), tokens in zip(here, held, strict=True):
-        parts = parts_of(state, prompt_tokens, tokens, mean, prior_ms, bounded)
-        rtt_ms, queue_ms, prefill_ms, step_ms, penalty_ms, _ = parts
-        ttft_ms = rtt_ms + queue_ms + prefill_ms + step_ms + penalty_ms
-        ranked.append(Ranked(ttft_ms, state, parts, tokens, _hot(state, share, limit)))
+    for share, _, state in order:
+        tokens = prefixes.get(state.core, 0)
+        cost = cost_of(state, prompt_tokens, tokens, mean, prior_ms, bounded)
+        ranked.append(Ranked(cost.ms, state, cost, tokens, _hot(state, share, limit)))
     return ranked
+
+
+def _holding(states: Sequence[CoreState], prefixes: Mapping[str, int]) -> float:
+    """The share of these cores that have the prefix."""
+    return sum(prefixes.get(state.core, 0) > 0 for state in states) / len(states)
 
 
 def _hot(state: CoreState, share: float, limit: float) -> str:

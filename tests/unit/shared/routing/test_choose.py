@@ -310,6 +310,13 @@ def test_what_is_drawn_away_goes_only_if_home_has_no_cold_core_at_which_nothing_
     assert route.drawn == "par"
 
 
+def test_what_is_drawn_to_a_region_of_which_no_core_is_known_stays_at_home() -> None:
+    wanted = replace(WANTED, spill=Row((("tok", 1.0),)))
+    assert picks(TWO_REGIONS, wanted) == {"home": 300}
+    route = routed(TWO_REGIONS, wanted, Random(1))
+    assert (route.reason, route.drawn) == ("home region", "tok")
+
+
 def test_a_session_stays_in_its_region() -> None:
     for number in range(20):
         session = number.to_bytes(8, "little")
