@@ -20,6 +20,9 @@ from aioquic.quic.stream import QuicStream
 from firstlight.edge_node.http.limits import HttpLimits
 
 RESET_TOKEN_BYTES = 16
+_PEER_IDS_MAX = (
+    2  # one in use, and one for when the client's address changes: it sends the next then
+)
 _UNI_STREAMS_MAX = 16  # control, two of QPACK, and room for those that a client greases with
 
 
@@ -55,6 +58,7 @@ class EdgeQuicConnection(QuicConnection):
         ):
             limit.value = limit.sent = value
         self._host_cids[0].stateless_reset_token = reset_token(reset_key, self.host_cid)
+        self._local_active_connection_id_limit = _PEER_IDS_MAX
 
     @property
     def handshaken(self) -> bool:

@@ -30,6 +30,9 @@ class Connections:
         self._open, self._share_max = open_one, 1 if http == "1" else STREAMS_MAX
         self._shared: list[_Shared] = []
         """In the order of their last use."""
+        self._ready: Client | None = None
+        """For the next one who wants a client of its own: what can be made before there is a
+        connection has been made."""
 
     @property
     def open(self) -> int:
@@ -68,11 +71,12 @@ class Connections:
     @asynccontextmanager
     async def cold(self) -> AsyncIterator[Client]:
         """A client of its own, closed afterwards."""
-        client = self._open()
+        client, self._ready = self._ready or self._open(), None
         try:
             yield client
         finally:
             await client.aclose()
+            self._ready = self._ready or self._open()
 
     async def __aenter__(self) -> Self:
         """Itself."""
@@ -84,6 +88,9 @@ class Connections:
 
     async def aclose(self) -> None:
         """Close all that are kept."""
+        if self._ready is not None:
+            await self._ready.aclose()
+            self._ready = None
         while self._shared:
             await self._shared.pop().client.aclose()
 

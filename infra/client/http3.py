@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,13 +21,14 @@ from aioquic.h3.connection import H3_ALPN, ErrorCode, H3Connection
 from aioquic.h3.events import DataReceived, H3Event, HeadersReceived
 from aioquic.quic import events as quic_events
 from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.connection import QuicConnection
+from aioquic.quic.connection import NetworkAddress, QuicConnection
 from aioquic.quic.packet import QuicErrorCode
-from aioquic.tls import Group
+from aioquic.tls import AlertBadCertificate, CipherSuite, Direction, Epoch, Group
 
 from firstlight.infra.client.response import HeaderMap, Marks, Response, StreamResponse, read_whole
+from firstlight.infra.client.trust import Trust, trust_in
 from firstlight.shared.clock import monotonic_s
-from firstlight.shared.errors import ConfigError, PeerError
+from firstlight.shared.errors import PeerError
 
 # aioquic logs what ends a connection; here that is an error of ours to the caller, said once.
 logging.getLogger("quic").addHandler(logging.NullHandler())
@@ -46,18 +46,48 @@ WARM_PING_PERIOD_S = 10.0
 """Between pings that keep an idle connection warm: well within idle timers of 30 s."""
 REASON_CHARS_MAX = 200
 """Of why a connection is closed: four bytes each at most, of a packet of 1,200."""
+_NOWHERE = ("", 0)
 KEY_GROUPS = (Group.X25519, Group.SECP256R1)
 """A first packet carries a key of each: every server of TLS 1.3 has one of them (RFC 8446 section
 9.1), and two more, which aioquic would make as well, cost a client a millisecond."""
 
 
-class _ClientQuic(QuicConnection):
-    """The client's side of one QUIC connection."""
+class ClientQuic(QuicConnection):
+    """The client's side of one QUIC connection. What takes neither an address nor the time is made
+    before there is either: keys, and the first packet's content."""
+
+    def __init__(self, configuration: QuicConfiguration, trust: Trust) -> None:
+        """`configuration`: with a server's name, and without a check of its certificate by TLS:
+        `trust` is asked."""
+        assert configuration.server_name is not None
+        assert configuration.verify_mode is ssl.CERT_NONE, configuration.verify_mode
+        super().__init__(configuration=configuration)
+        self._trust, self._server_name = trust, configuration.server_name
+        super().connect(_NOWHERE, now=0.0)
+        self.h3 = H3Connection(self)
+        """No other protocol is offered, so what it sends first waits for the keys."""
+
+    def connect(self, addr: NetworkAddress, now: float) -> None:
+        """Begin the handshake; once."""
+        (path,) = self._network_paths
+        assert path.addr == _NOWHERE, path.addr
+        path.addr, self._close_at = addr, now + self._idle_timeout()
 
     def _initialize(self, peer_cid: bytes) -> None:
         super()._initialize(peer_cid)
         possible = self.tls._supported_groups
         self.tls._supported_groups = [group for group in KEY_GROUPS if group in possible]
+
+    def _update_traffic_key(
+        self, direction: Direction, epoch: Epoch, cipher_suite: CipherSuite, secret: bytes
+    ) -> None:
+        """Install a key; none for what clients send and read before the server is known."""
+        if epoch is Epoch.ONE_RTT and direction is Direction.DECRYPT:
+            if self.tls._peer_certificate is None:
+                raise AlertBadCertificate("it has no certificate")
+            chain = self.tls._peer_certificate_chain
+            self._trust.check(self.tls._peer_certificate, chain, self._server_name)
+        super()._update_traffic_key(direction, epoch, cipher_suite, secret)
 
     def close(
         self,
@@ -85,8 +115,9 @@ class _Stream:
 class Http3Protocol(QuicConnectionProtocol):
     """The asyncio side of one client connection."""
 
-    def __init__(self, quic: QuicConnection) -> None:
+    def __init__(self, quic: ClientQuic) -> None:
         super().__init__(quic)
+        self.h3 = quic.h3
         self.streams: dict[int, _Stream] = {}
         self.connected: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self.connected.add_done_callback(_heed)
@@ -98,19 +129,11 @@ class Http3Protocol(QuicConnectionProtocol):
         self.reading = True
         """False makes this a client that stops reading: it takes no datagram and acknowledges
         nothing."""
-        self._h3: H3Connection | None = None
 
     @property
     def quic(self) -> QuicConnection:
         """The QUIC connection, for tests that break rules on purpose."""
         return self._quic
-
-    @property
-    def h3(self) -> H3Connection:
-        """The HTTP/3 connection, once there is one."""
-        if self._h3 is None:
-            raise PeerError("the connection has no HTTP/3")
-        return self._h3
 
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
         """One datagram from the server: who waits for what is in it goes on before it is
@@ -136,17 +159,14 @@ class Http3Protocol(QuicConnectionProtocol):
 
     def quic_event_received(self, event: quic_events.QuicEvent) -> None:
         """Act on one QUIC event."""
-        if isinstance(event, quic_events.ProtocolNegotiated):
-            self._h3 = H3Connection(self._quic)
-        elif isinstance(event, quic_events.HandshakeCompleted) and not self.connected.done():
+        if isinstance(event, quic_events.HandshakeCompleted) and not self.connected.done():
             self.connected.set_result(monotonic_s())
         elif isinstance(event, quic_events.ConnectionTerminated):
             self.end(event.reason_phrase or f"code 0x{event.error_code:x}")
         elif isinstance(event, quic_events.StreamReset):
             self._break(event.stream_id, f"the server reset the stream: 0x{event.error_code:x}")
-        if self._h3 is not None:
-            for http_event in self._h3.handle_event(event):
-                self._on_http(http_event)
+        for http_event in self.h3.handle_event(event):
+            self._on_http(http_event)
 
     def end(self, reason: str) -> None:
         """Nothing more will come: every stream is told."""
@@ -181,14 +201,6 @@ class Http3Protocol(QuicConnectionProtocol):
                 stream.marks.headers_s = monotonic_s()
         stream.ended = stream.ended or event.stream_ended
         stream.changed.set()
-
-
-@lru_cache(maxsize=16)
-def _check_ca(ca_file: str, changed_ns: int) -> None:
-    """Raise `ValueError` or `OSError` for what holds no certificate; asked once for each file as
-    it is, since a client that connects should not pay for it."""
-    del changed_ns
-    ssl.create_default_context(cafile=ca_file)
 
 
 async def _address(host: str, port: int) -> str:
@@ -232,16 +244,14 @@ class Http3Client:
             is_client=True,
             alpn_protocols=H3_ALPN,
             server_name=server_name or host,
+            verify_mode=ssl.CERT_NONE,
             idle_timeout=30.0,
             max_data=16 * MIB,
             max_stream_data=4 * MIB,
         )
-        try:
-            if ca_file is not None:
-                self._configuration.load_verify_locations(str(ca_file))
-                _check_ca(str(ca_file), ca_file.stat().st_mtime_ns)
-        except (OSError, ValueError, ssl.SSLError) as error:
-            raise ConfigError(f"cannot use the CA file {ca_file}: {error}") from error
+        self._trust = trust_in(ca_file)
+        self._ready: ClientQuic | None = ClientQuic(self._configuration, self._trust)
+        """For the first connection: who makes a client ahead of its first request waits less."""
         self._protocol: Http3Protocol | None = None
         self._transport: asyncio.DatagramTransport | None = None
         self._connected_s: float | None = None
@@ -292,7 +302,8 @@ class Http3Client:
         loop = asyncio.get_running_loop()
         try:
             address = await _address(self._host, self._port)
-            quic = _ClientQuic(configuration=self._configuration)
+            quic = self._ready or ClientQuic(self._configuration, self._trust)
+            self._ready = None
             # Connected, so that a closed port is an error at once and not a timeout.
             self._transport, self._protocol = await loop.create_datagram_endpoint(
                 lambda: Http3Protocol(quic), remote_addr=(address, self._port)

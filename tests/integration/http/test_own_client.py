@@ -10,7 +10,7 @@ from http_bed import VERSIONS, Edge
 
 from firstlight.edge_node.http.quic import EdgeQuicConnection
 from firstlight.infra.client.client import open_client
-from firstlight.infra.client.http3 import KEY_GROUPS
+from firstlight.infra.client.http3 import KEY_GROUPS, Http3Client
 from firstlight.shared.errors import PeerError
 
 
@@ -31,6 +31,17 @@ async def test_a_client_does_not_trust_another_authority(edge: Edge, tmp_path: P
         async with open_client(edge.url, http, ca_file=other.ca) as client:  # type: ignore[arg-type]
             with pytest.raises(PeerError):
                 await client.request("GET", "/hello")
+
+
+async def test_a_client_does_not_trust_who_has_another_name(edge: Edge, tls: TlsFiles) -> None:
+    def named(name: str) -> Http3Client:
+        return Http3Client("127.0.0.1", edge.fronts.port, ca_file=tls.ca, server_name=name)
+
+    async with named("example.com") as client:
+        with pytest.raises(PeerError, match=r"not for example\.com"):
+            await client.request("GET", "/hello")
+    async with named("localhost") as client:
+        assert (await client.request("GET", "/hello")).status == 200
 
 
 @pytest.mark.parametrize("group", KEY_GROUPS)

@@ -11,7 +11,7 @@ from aioquic.asyncio import serve
 from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.h3.connection import H3_ALPN, FrameType, H3Connection, encode_frame
 from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.events import QuicEvent, StreamDataReceived
+from aioquic.quic.events import ConnectionTerminated, QuicEvent, StreamDataReceived
 from edge_tls import TlsFiles
 from pylsqpack import Encoder
 
@@ -36,6 +36,21 @@ async def test_a_handshake_that_was_broken_off_is_no_connection(silent_port: int
             await first
         with pytest.raises(PeerError, match="did not answer over HTTP/3"):
             await client.request("GET", "/")
+
+
+def test_a_handshake_that_was_prepared_long_ago_begins_when_it_is_sent() -> None:
+    quic = Http3Client("127.0.0.1", 443)._ready
+    assert quic is not None
+    quic.connect(("127.0.0.1", 443), now=5_000.0)
+    ((datagram, address),) = quic.datagrams_to_send(now=5_000.0)
+    assert (len(datagram), address) == (1_200, ("127.0.0.1", 443))
+    timer = quic.get_timer()
+    assert timer is not None
+    assert 5_000.0 < timer < 5_002.0
+    quic.handle_timer(now=5_000.5)
+    assert quic.next_event() is None, "it waits for an answer"
+    quic.handle_timer(now=5_031.0)
+    assert isinstance(quic.next_event(), ConnectionTerminated), "not for ever"
 
 
 async def test_an_address_that_no_socket_takes_is_an_error_of_the_peer() -> None:

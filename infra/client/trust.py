@@ -1,0 +1,86 @@
+"""Whose certificates a client over QUIC believes.
+
+aioquic reads the authorities from their file again for each connection, between a server's first
+packet and the client's answer to it. Here they are read once for each file as it is, as a client
+over TCP has them in its `ssl.SSLContext`.
+"""
+
+import ipaddress
+import ssl
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+
+import certifi
+from aioquic.tls import AlertBadCertificate, AlertCertificateExpired
+from cryptography import x509
+from OpenSSL import crypto
+from service_identity import CertificateError, VerificationError
+from service_identity.cryptography import (
+    verify_certificate_hostname,
+    verify_certificate_ip_address,
+)
+
+from firstlight.shared.clock import unix_s
+from firstlight.shared.errors import ConfigError
+
+
+class Trust:
+    """The authorities of one file."""
+
+    def __init__(self, ca_file: Path) -> None:
+        """Raises `ConfigError` for a file that holds none."""
+        self._store = crypto.X509Store()
+        try:
+            ssl.create_default_context(cafile=ca_file)  # says in words what is wrong with a file
+            self._store.load_locations(str(ca_file))
+        except (OSError, ValueError, crypto.Error) as error:
+            raise ConfigError(f"cannot use the CA file {ca_file}: {error}") from error
+
+    def check(
+        self, leaf: x509.Certificate, chain: Sequence[x509.Certificate], server_name: str
+    ) -> None:
+        """Raise a TLS alert unless the certificate is valid now, is the server's, and is signed by
+        an authority, by way of `chain`."""
+        now = datetime.fromtimestamp(unix_s(), UTC)
+        if not leaf.not_valid_before_utc <= now <= leaf.not_valid_after_utc:
+            raise AlertCertificateExpired("its certificate is not valid now")
+        try:
+            if _is_address(server_name):
+                verify_certificate_ip_address(leaf, server_name)
+            else:
+                verify_certificate_hostname(leaf, server_name)
+        except (ValueError, CertificateError, VerificationError) as error:
+            raise AlertBadCertificate(f"its certificate is not for {server_name}") from error
+        between = [crypto.X509.from_cryptography(one) for one in chain]
+        try:
+            crypto.X509StoreContext(
+                self._store, crypto.X509.from_cryptography(leaf), between
+            ).verify_certificate()
+        except crypto.X509StoreContextError as error:
+            raise AlertBadCertificate(str(error.args[0])) from error
+
+
+def trust_in(ca_file: Path | None) -> Trust:
+    """The authorities in this file, or those of the web. Raises `ConfigError`."""
+    path = Path(certifi.where()) if ca_file is None else ca_file
+    try:
+        changed_ns = path.stat().st_mtime_ns
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot use the CA file {path}: {error}") from error
+    return _read(path, changed_ns)
+
+
+@lru_cache(maxsize=16)
+def _read(path: Path, changed_ns: int) -> Trust:
+    del changed_ns
+    return Trust(path)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,73 @@
+"""A server is believed if an authority that we trust says that it is who we asked for, and now."""
+
+from pathlib import Path
+
+import pytest
+from aioquic.tls import AlertBadCertificate, AlertCertificateExpired
+from cryptography.x509 import Certificate, load_pem_x509_certificates
+from edge_tls import TlsFiles, write_tls_files
+
+from firstlight.infra.client import trust
+from firstlight.infra.client.trust import trust_in
+from firstlight.shared.clock import unix_s
+from firstlight.shared.errors import ConfigError
+
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> TlsFiles:
+    return write_tls_files(tmp_path)
+
+
+def sent(files: TlsFiles) -> tuple[Certificate, list[Certificate]]:
+    leaf, *chain = load_pem_x509_certificates(files.cert.read_bytes())
+    return leaf, chain
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
+def test_a_server_is_believed_by_its_name_or_its_address(files: TlsFiles, name: str) -> None:
+    trust_in(files.ca).check(*sent(files), name)
+
+
+@pytest.mark.parametrize("name", ["local", "example.com", "127.0.0.2", "::1", "", "a b", "*"])
+def test_it_is_not_believed_by_another_name(files: TlsFiles, name: str) -> None:
+    with pytest.raises(AlertBadCertificate, match="not for"):
+        trust_in(files.ca).check(*sent(files), name)
+
+
+def test_another_authority_does_not_speak_for_it(files: TlsFiles, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = write_tls_files(tmp_path / "other")
+    for ca_file in (other.ca, None):
+        with pytest.raises(AlertBadCertificate):
+            trust_in(ca_file).check(*sent(files), "localhost")
+
+
+@pytest.mark.parametrize("by_s", [-DAY_S, 3 * DAY_S], ids=["not yet", "no longer"])
+def test_it_is_believed_in_its_time_only(
+    files: TlsFiles, by_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust, "unix_s", lambda: unix_s() + by_s)
+    with pytest.raises(AlertCertificateExpired, match="not valid now"):
+        trust_in(files.ca).check(*sent(files), "localhost")
+
+
+def test_a_file_is_read_again_when_it_has_changed(files: TlsFiles, tmp_path: Path) -> None:
+    before = trust_in(files.ca)
+    assert trust_in(files.ca) is before
+    (tmp_path / "other").mkdir()
+    other = write_tls_files(tmp_path / "other")
+    files.ca.write_bytes(other.ca.read_bytes())
+    trust_in(files.ca).check(*sent(other), "localhost")
+
+
+@pytest.mark.parametrize("content", [b"", b"no certificate", b"\xff\x00" * 100])
+def test_a_file_without_authorities_is_named(tmp_path: Path, content: bytes) -> None:
+    bad = tmp_path / "bad.pem"
+    bad.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"cannot use the CA file .*bad\.pem"):
+        trust_in(bad)
+    for missing in (tmp_path / "missing", tmp_path):
+        with pytest.raises(ConfigError, match="cannot use the CA file"):
+            trust_in(missing)
