@@ -6,11 +6,12 @@ not used again.
 """
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Self
 
 from firstlight.infra.client.response import Client, HttpVersion
+from firstlight.shared.errors import ConfigError
 
 STREAMS_MAX = 64
 Open = Callable[[], Client]
@@ -76,7 +77,8 @@ class Connections:
             yield client
         finally:
             await client.aclose()
-            self._ready = self._ready or self._open()
+            with suppress(ConfigError):  # the next one will hear of it
+                self._ready = self._ready or self._open()
 
     async def __aenter__(self) -> Self:
         """Itself."""

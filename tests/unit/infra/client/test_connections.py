@@ -4,6 +4,7 @@ import pytest
 
 from firstlight.infra.client.connections import Connections
 from firstlight.infra.client.response import Client
+from firstlight.shared.errors import ConfigError
 
 
 class Made:
@@ -56,3 +57,19 @@ async def test_one_that_failed_is_not_used_again(
         assert second is made[1]
     await connections.aclose()
     assert all(one.closed for one in made)
+
+
+async def test_what_the_next_one_lacks_is_no_error_of_this_one() -> None:
+    lacking: list[ConfigError] = []
+
+    def open_one() -> Client:
+        for error in lacking:
+            raise error
+        return Made()  # type: ignore[return-value]
+
+    connections = Connections(open_one, "3")
+    async with connections.cold():
+        lacking.append(ConfigError("the CA file is gone"))
+    with pytest.raises(ConfigError, match="gone"):
+        async with connections.cold():
+            pass
