@@ -225,7 +225,7 @@ def _cost(cost: Cost) -> Object:
     """What the expected time is made of."""
     return {
         name: round(value, 3) if isinstance(value, float) else value
-        for name, value in cost._asdict().items()
+        for name, value in asdict(cost).items()
     }
 
 

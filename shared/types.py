@@ -8,7 +8,6 @@ Text stays at the edge. Only token ids, and numbers about them, travel.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
 
 from firstlight.shared.routing.spill import Row, Table
 
@@ -298,7 +297,8 @@ class MeshView:
     """(node, why) of entries that no decision can be made with."""
 
 
-class Cost(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Cost:
     """What a core is expected to take until a first token is back, by parts."""
 
     rtt_ms: float = 0.0
@@ -316,7 +316,8 @@ class Cost(NamedTuple):
         return self.rtt_ms + self.queue_ms + self.prefill_ms + self.step_ms + self.penalty_ms
 
 
-class Candidate(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Candidate:
     """A core in a Route: what it was expected to cost, and why it stands where it stands."""
 
     core: str

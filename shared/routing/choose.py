@@ -217,10 +217,10 @@ def _named(found: _Found, wanted: Wanted) -> tuple[Candidate, ...]:
 def _sooner(known: Cores, wanted: Wanted, first: Ranked, rng: Random) -> Ranked | None:
     """The best core of other regions, if what waits at our first is longer than the way there and
     it is sooner by `SOONER`. One core of each region tells how far that is."""
-    cost, near = first.cost, list[Collection[str]]()
-    if cost.queue_ms <= WAIT_MS:
+    rtt_ms, queue_ms, *_ = first.parts
+    if queue_ms <= WAIT_MS:
         return None
-    most_ms = cost.rtt_ms + cost.queue_ms
+    most_ms, near = rtt_ms + queue_ms, list[Collection[str]]()
     for region, here in known.by_region.items():
         if region != first.state.region:
             one = list(here)[int(rng.random() * len(here))]

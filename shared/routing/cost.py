@@ -113,17 +113,36 @@ class CoreState:
 
 def cost_of(
     state: CoreState,
+    *,
     prompt_tokens: int,
     prefix_tokens: int = 0,
     mean_load: float = 0.0,
     prefill_prior_ms: float = PREFILL_PRIOR_MS,
     bounded: bool = False,
 ) -> Cost:
-    """The expected time to the first token: from `Standing`, and what the request brings.
+    """The expected time to the first token. `mean_load`: of `load_share` over the candidates.
 
-    `prefix_tokens`: of the prompt, cached there. `mean_load`: of `load_share` over the candidates.
-    `bounded`: there is no credit for what is cached where the load is above 1.25 · mean.
+    `prefix_tokens`: of the prompt, cached there. `bounded`: there is no credit for them where the
+    load is above 1.25 · mean.
     """
+    return Cost(
+        *parts_of(state, prompt_tokens, prefix_tokens, mean_load, prefill_prior_ms, bounded)
+    )
+
+
+Parts = tuple[float, float, float, float, float, str]
+"""The fields of a `Cost`, in their order. Of most cores that are weighed only the sum is asked."""
+
+
+def parts_of(
+    state: CoreState,
+    prompt_tokens: int,
+    prefix_tokens: int,
+    mean_load: float,
+    prefill_prior_ms: float,
+    bounded: bool,
+) -> Parts:
+    """What `cost_of` is made of, from `Standing` and what the request brings."""
     assert prompt_tokens > 0, prompt_tokens
     standing = state.standing or standing_of(state)
     if not standing.measured:
@@ -144,7 +163,7 @@ def cost_of(
         if plan.way is not Way.RECOMPUTE:
             prefill_ms = plan.ms + span_ms(token_ms, pair_ms, given, prompt_tokens)
             way = plan.way.value
-    return Cost(rtt_ms, queue_ms, prefill_ms / prefill_share, next_ms, penalty_ms, way)
+    return rtt_ms, queue_ms, prefill_ms / prefill_share, next_ms, penalty_ms, way
 
 
 def standing_of(state: CoreState) -> Standing:

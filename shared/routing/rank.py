@@ -9,7 +9,8 @@
 4. A prefix is hot if a larger share of the requests begins with it than of the candidates has it:
    then there is no credit for it above 1.25 times the mean load, and others come to have it.
 
-Words for people are made of the few that a route names.
+What a core costs is a sum here. Its parts, and words for people, are made of the few that a route
+names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +22,9 @@ from typing import TypeVar
 from firstlight.shared.estimate import quantile
 from firstlight.shared.routing.cost import (
     CoreState,
-    cost_of,
+    Parts,
     nonsense,
+    parts_of,
     prior_ms_among,
 )
 from firstlight.shared.routing.spill import Row
@@ -77,8 +79,8 @@ class Ranked:
 
     ttft_ms: float
     state: CoreState
-    cost: Cost
-    """What `ttft_ms` is made of."""
+    parts: Parts
+    """Of `ttft_ms`."""
     prefix_tokens: int
     hot: str
     """Why it is; empty: it is cold."""
@@ -86,7 +88,8 @@ class Ranked:
     def named(self) -> Candidate:
         """As a route names it."""
         state, why = self.state, f"hot: {self.hot}" if self.hot else "cold"
-        return Candidate(state.core, state.region, self.ttft_ms, why, self.cost, self.prefix_tokens)
+        cost = Cost(*self.parts)
+        return Candidate(state.core, state.region, self.ttft_ms, why, cost, self.prefix_tokens)
 
 
 _by_ttft = attrgetter("ttft_ms")
@@ -149,8 +152,10 @@ def _weigh(here: list[Weighed], wanted: Wanted, rng: Random) -> list[Ranked]:
     prompt_tokens, ranked = wanted.prompt_tokens, list[Ranked]()
     for share, _, state in order:
         tokens = prefixes.get(state.core, 0)
-        cost = cost_of(state, prompt_tokens, tokens, mean, prior_ms, bounded)
-        ranked.append(Ranked(cost.ms, state, cost, tokens, _hot(state, share, limit)))
+        parts = parts_of(state, prompt_tokens, tokens, mean, prior_ms, bounded)
+        rtt_ms, queue_ms, prefill_ms, step_ms, penalty_ms, _ = parts
+        ttft_ms = rtt_ms + queue_ms + prefill_ms + step_ms + penalty_ms
+        ranked.append(Ranked(ttft_ms, state, parts, tokens, _hot(state, share, limit)))
     return ranked
 
 
