@@ -20,9 +20,7 @@ from aioquic.quic.stream import QuicStream
 from firstlight.edge_node.http.limits import HttpLimits
 
 RESET_TOKEN_BYTES = 16
-_PEER_IDS_MAX = (
-    2  # one in use, and one for when the client's address changes: it sends the next then
-)
+_PEER_IDS_MAX = 2  # one in use, and one for when the client's address changes
 _UNI_STREAMS_MAX = 16  # control, two of QPACK, and room for those that a client greases with
 
 
