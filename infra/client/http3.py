@@ -68,10 +68,11 @@ class ClientQuic(QuicConnection):
         """No other protocol is offered, so what it sends first waits for the keys."""
 
     def connect(self, addr: NetworkAddress, now: float) -> None:
-        """Begin the handshake; once."""
+        """Begin the handshake; once. The timers begin with the first packet."""
+        del now
         (path,) = self._network_paths
         assert path.addr == _NOWHERE, path.addr
-        path.addr, self._close_at = addr, now + self._idle_timeout()
+        path.addr = addr
 
     def _initialize(self, peer_cid: bytes) -> None:
         super()._initialize(peer_cid)
