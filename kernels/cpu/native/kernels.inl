@@ -88,6 +88,8 @@ FL_INLINE void times_q4(const std::uint8_t* panel, const Activations& x, int row
     const std::int8_t* codes = x.codes.get() + static_cast<std::size_t>(row) * inputs;
     const float* scales = x.scales.get() + static_cast<std::size_t>(row) * groups;
     const float* totals = x.scaled_sums.get() + static_cast<std::size_t>(row) * groups;
+    Floats own[R];
+    for (int r = 0; r < R; ++r) own[r] = splat(0.0f);
     for (int g = 0; g < groups; ++g, panel += 320, codes += kGroup) {
         Q4Sum parts[R];
         for (int r = 0; r < R; ++r) parts[r] = q4_zero();
@@ -105,10 +107,11 @@ FL_INLINE void times_q4(const std::uint8_t* panel, const Activations& x, int row
         Floats scale = load_half(panel + 256), minimum = load_half(panel + 288);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
-            sums[r] = fma(mul(scale, splat(scales[r * groups + g])), q4_total(parts[r]), sums[r]);
-            sums[r] = fma(minimum, splat(totals[r * groups + g]), sums[r]);
+            own[r] = fma(mul(scale, splat(scales[r * groups + g])), q4_total(parts[r]), own[r]);
+            own[r] = fma(minimum, splat(totals[r * groups + g]), own[r]);
         }
     }
+    for (int r = 0; r < R; ++r) sums[r] = own[r];
 }
 
 template <int R>
