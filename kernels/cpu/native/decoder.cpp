@@ -46,8 +46,10 @@ Decoder::Decoder(const std::string& kernels, int threads, Config config)
     require(c.frequencies.size() * 2 == static_cast<std::size_t>(c.head_dim), "one rotary frequency for two values");
     lines_max_ = std::max(kTileLines, shape().group());
     part_ = static_cast<std::size_t>(lines_max_) * (c.head_dim + 2);
+    std::size_t open = open_bytes(std::max({c.hidden, c.heads * c.head_dim, c.intermediate}));
     for (int thread = 0; thread < threads; ++thread)
-        scratch_.push_back({aligned<float>(kScoreRows * kChunk), aligned<float>(part_), aligned<float>(part_)});
+        scratch_.push_back({aligned<float>(kScoreRows * kChunk), aligned<float>(part_), aligned<float>(part_),
+                            aligned<std::uint8_t>(open)});
 }
 
 void Decoder::add(Layer layer) {
@@ -199,7 +201,7 @@ void Decoder::work(const Step& step, int thread) {
         }
     });
     for (int index = 0; index < static_cast<int>(layers_.size()); ++index) layer(step, index, thread);
-    if (step.wanted > 0) logits(step);
+    if (step.wanted > 0) logits(step, thread);
 }
 
 void Decoder::layer(const Step& step, int index, int thread) {
@@ -214,7 +216,7 @@ void Decoder::layer(const Step& step, int index, int thread) {
 
     prepare(hidden_in_, x_.get(), step.rows, layer.attention_norm.data(), *layer.qkv);
     matmul(*layer.qkv, hidden_in_, step.rows,
-           {Finish::store, rows_.get(), width, layer.qkv_bias.empty() ? nullptr : layer.qkv_bias.data()});
+           {Finish::store, rows_.get(), width, layer.qkv_bias.empty() ? nullptr : layer.qkv_bias.data()}, thread);
     team_.each(step.rows, team_.grain(step.rows), [&](int begin, int end) {
         for (int row = begin; row < end; ++row) {
             float* own = rows_.get() + static_cast<std::size_t>(row) * width;
@@ -230,11 +232,11 @@ void Decoder::layer(const Step& step, int index, int thread) {
     });
     attention(pages, thread);
     prepare(heads_in_, heads_out_.get(), step.rows, nullptr, *layer.output);
-    matmul(*layer.output, heads_in_, step.rows, {Finish::add, x_.get(), c.hidden, nullptr});
+    matmul(*layer.output, heads_in_, step.rows, {Finish::add, x_.get(), c.hidden, nullptr}, thread);
     prepare(hidden_in_, x_.get(), step.rows, layer.mlp_norm.data(), *layer.gate_up);
-    matmul(*layer.gate_up, hidden_in_, step.rows, {Finish::silu_mul, wide_.get(), c.intermediate, nullptr});
+    matmul(*layer.gate_up, hidden_in_, step.rows, {Finish::silu_mul, wide_.get(), c.intermediate, nullptr}, thread);
     prepare(wide_in_, wide_.get(), step.rows, nullptr, *layer.down);
-    matmul(*layer.down, wide_in_, step.rows, {Finish::add, x_.get(), c.hidden, nullptr});
+    matmul(*layer.down, wide_in_, step.rows, {Finish::add, x_.get(), c.hidden, nullptr}, thread);
 }
 
 void Decoder::attention(const Pages& pages, int thread) {
@@ -267,7 +269,7 @@ void Decoder::attention(const Pages& pages, int thread) {
     });
 }
 
-void Decoder::logits(const Step& step) {
+void Decoder::logits(const Step& step, int thread) {
     const Config& c = config_;
     bool quantize = quantized(head_->format);
     team_.each(step.wanted, team_.grain(step.wanted), [&](int begin, int end) {
@@ -276,7 +278,7 @@ void Decoder::logits(const Step& step) {
                               quantize);
         }
     });
-    matmul(*head_, hidden_in_, step.wanted, {Finish::store, step.logits, c.vocab, nullptr});
+    matmul(*head_, hidden_in_, step.wanted, {Finish::store, step.logits, c.vocab, nullptr}, thread);
 }
 
 void Decoder::prepare(Activations& to, const float* x, int rows, const float* weight, const Matrix& next) {
@@ -288,10 +290,10 @@ void Decoder::prepare(Activations& to, const float* x, int rows, const float* we
     });
 }
 
-void Decoder::matmul(const Matrix& weights, const Activations& x, int rows, const Target& target) {
+void Decoder::matmul(const Matrix& weights, const Activations& x, int rows, const Target& target, int thread) {
     int grain = team_.grain(weights.panels, target.finish == Finish::silu_mul ? 2 : 1);
     team_.each(weights.panels, grain, [&](int begin, int end) {
-        kernels_->matmul(weights, x, rows, begin, end, target);
+        kernels_->matmul(weights, x, rows, begin, end, target, scratch_[thread].open.get());
     });
 }
 

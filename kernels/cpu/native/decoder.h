@@ -78,6 +78,7 @@ private:
     };
     struct Scratch {  // of one thread
         Aligned<float> scores, here, other;
+        Aligned<std::uint8_t> open;
     };
 
     void check(const Step& step) const;
@@ -86,9 +87,9 @@ private:
     void work(const Step& step, int thread);
     void layer(const Step& step, int index, int thread);
     void attention(const Pages& pages, int thread);
-    void logits(const Step& step);
+    void logits(const Step& step, int thread);
     void prepare(Activations& to, const float* x, int rows, const float* weight, const Matrix& next);
-    void matmul(const Matrix& weights, const Activations& x, int rows, const Target& target);
+    void matmul(const Matrix& weights, const Activations& x, int rows, const Target& target, int thread);
     Partial partial(float* memory) const;
     Shape shape() const { return {config_.heads, config_.kv_heads, config_.head_dim}; }
 

@@ -40,6 +40,10 @@ struct Target {
 constexpr int kBlock = 16;   // tokens a block of keys and values
 constexpr int kChunk = 256;  // key positions that share one softmax
 constexpr int kScoreRows = 16;  // no kernels take more rows at once
+constexpr int kOpenGroup = 16 * kGroup + 2 * 4 * 16;  // bytes: codes of a q4 group, its scales and minima as floats
+
+// What a product of so many inputs needs beside its operands: two open panels.
+constexpr std::size_t open_bytes(int inputs) { return std::size_t{2} * (inputs / kGroup + 1) * kOpenGroup; }
 
 struct Shape {
     int heads, kv_heads, head_dim;
@@ -85,8 +89,9 @@ struct Kernels {
     void (*prepare)(Activations& to, int row, const float* x, const float* weight, float eps,
                     bool quantize);
     void (*norm)(float* x, const float* weight, int size, float eps);
+    // `open` is scratch of `open_bytes(x.inputs)`, aligned.
     void (*matmul)(const Matrix& weights, const Activations& x, int rows, int first_panel,
-                   int end_panel, const Target& target);
+                   int end_panel, const Target& target, std::uint8_t* open);
     // Turns queries and keys of a row in place, and puts keys and values where they belong.
     void (*rotate_and_write)(float* row, const float* cosine, const float* sine, const Shape& shape,
                              const Pages& pages, int block, int offset);

@@ -114,6 +114,51 @@ FL_INLINE void times_q4(const std::uint8_t* panel, const Activations& x, int row
     for (int r = 0; r < R; ++r) sums[r] = own[r];
 }
 
+// The same of an open panel. A function of its own: it wants all registers.
+template <int R>
+__attribute__((noinline)) static void times_open(const std::uint8_t* panel, const Activations& x, int row, Floats* sums) {
+    int inputs = x.inputs, groups = inputs / kGroup;
+    const std::int8_t* codes = x.codes.get() + static_cast<std::size_t>(row) * inputs;
+    const float* scales = x.scales.get() + static_cast<std::size_t>(row) * groups;
+    const float* totals = x.scaled_sums.get() + static_cast<std::size_t>(row) * groups;
+    Floats own[R];
+    for (int r = 0; r < R; ++r) own[r] = splat(0.0f);
+    for (int g = 0; g < groups; ++g, panel += kOpenGroup, codes += kGroup) {
+        Q4Sum parts[R];
+        for (int r = 0; r < R; ++r) parts[r] = q4_zero();
+#pragma GCC unroll 8
+        for (int step = 0; step < 8; ++step) {
+            Bytes both = load_bytes(panel + 64 * step);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r)
+                q4_step(parts[r], both, four(codes + static_cast<std::size_t>(r) * inputs + 4 * step));
+        }
+        auto* scale = reinterpret_cast<const float*>(panel + 512);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            own[r] = fma(mul(load(scale), splat(scales[r * groups + g])), q4_total(parts[r]), own[r]);
+            own[r] = fma(load(scale + kLanes), splat(totals[r * groups + g]), own[r]);
+        }
+    }
+    for (int r = 0; r < R; ++r) sums[r] = own[r];
+}
+
+// Takes the codes of a q4 panel apart, once for all rows that are to meet it.
+FL_INLINE const std::uint8_t* opened(const std::uint8_t* panel, int groups, std::uint8_t* open) {
+    std::uint8_t* to = open;
+    for (int g = 0; g < groups; ++g, panel += 320, to += kOpenGroup) {
+        for (int pair = 0; pair < 4; ++pair) {
+            Bytes both = load_bytes(panel + 64 * pair);
+            store_codes(to + 128 * pair, low_halves(both));
+            store_codes(to + 128 * pair + 64, high_halves(both));
+        }
+        auto* scale = reinterpret_cast<float*>(to + 512);
+        store(scale, load_half(panel + 256));
+        store(scale + kLanes, load_half(panel + 288));
+    }
+    return open;
+}
+
 template <int R>
 FL_INLINE void times_q8(const std::uint8_t* panel, const Activations& x, int row, Floats* sums) {
     int inputs = x.inputs, groups = inputs / kGroup;
@@ -154,10 +199,11 @@ FL_INLINE void times_floats(const std::uint8_t* panel, const Activations& x, int
     for (int r = 0; r < R; ++r) sums[r] = own[r];
 }
 
-template <Format F, int R>
+template <Format F, bool Open, int R>
 FL_INLINE void times(const std::uint8_t* panel, const Activations& x, int row, Floats* sums) {
     for (int r = 0; r < R; ++r) sums[r] = splat(0.0f);
-    if constexpr (F == Format::q4) times_q4<R>(panel, x, row, sums);
+    if constexpr (F == Format::q4 && !Open) times_q4<R>(panel, x, row, sums);
+    if constexpr (F == Format::q4 && Open) times_open<R>(panel, x, row, sums);
     if constexpr (F == Format::q8) times_q8<R>(panel, x, row, sums);
     if constexpr (F == Format::bf16) times_floats<R, false>(panel, x, row, sums);
     if constexpr (F == Format::f32) times_floats<R, true>(panel, x, row, sums);
@@ -178,16 +224,22 @@ FL_INLINE void put(const Target& target, int row, int first, int outputs, Floats
         out[lane] = target.finish == Finish::add ? out[lane] + lanes[lane] : lanes[lane];
 }
 
-template <Format F, int R>
-static void multiply(const Matrix& weights, const Activations& x, int rows, int first_panel, int end_panel, const Target& target) {
+template <Format F, bool Open, int R>
+static void multiply(const Matrix& weights, const Activations& x, int rows, int first_panel, int end_panel, const Target& target, std::uint8_t* open) {
+    auto panel_at = [&](int panel, int place) __attribute__((always_inline)) {
+        const std::uint8_t* packed = weights.panel(panel);
+        int groups = x.inputs / kGroup;
+        return Open ? opened(packed, groups, open + static_cast<std::size_t>(place) * groups * kOpenGroup) : packed;
+    };
     for (int begin = 0; begin < rows; begin += kRowsTogether) {
         int end = std::min(rows, begin + kRowsTogether);
         if (target.finish == Finish::silu_mul) {
             for (int panel = first_panel; panel + 1 < end_panel; panel += 2) {
+                const std::uint8_t *gates = panel_at(panel, 0), *ups = panel_at(panel + 1, 1);
                 for_tiles<R>(begin, end, [&](auto tile, int row) __attribute__((always_inline)) {
                     Floats gate[tile.value], up[tile.value];
-                    times<F, tile.value>(weights.panel(panel), x, row, gate);
-                    times<F, tile.value>(weights.panel(panel + 1), x, row, up);
+                    times<F, Open, tile.value>(gates, x, row, gate);
+                    times<F, Open, tile.value>(ups, x, row, up);
                     for (int r = 0; r < tile.value; ++r) {
                         float* out = target.out + static_cast<std::size_t>(row + r) * target.width;
                         store(out + panel / 2 * kLanes, mul(silu(gate[r]), up[r]));
@@ -197,9 +249,10 @@ static void multiply(const Matrix& weights, const Activations& x, int rows, int 
             continue;
         }
         for (int panel = first_panel; panel < end_panel; ++panel) {
+            const std::uint8_t* own = panel_at(panel, 0);
             for_tiles<R>(begin, end, [&](auto tile, int row) __attribute__((always_inline)) {
                 Floats sums[tile.value];
-                times<F, tile.value>(weights.panel(panel), x, row, sums);
+                times<F, Open, tile.value>(own, x, row, sums);
                 for (int r = 0; r < tile.value; ++r)
                     put(target, row + r, panel * kLanes, weights.outputs, sums[r]);
             });
@@ -207,12 +260,15 @@ static void multiply(const Matrix& weights, const Activations& x, int rows, int 
     }
 }
 
-static void matmul(const Matrix& weights, const Activations& x, int rows, int first_panel, int end_panel, const Target& target) {
+static void matmul(const Matrix& weights, const Activations& x, int rows, int first_panel, int end_panel, const Target& target, std::uint8_t* open) {
+    auto with = [&](auto multiply) { multiply(weights, x, rows, first_panel, end_panel, target, open); };
     switch (weights.format) {
-        case Format::q4: return multiply<Format::q4, kQ4Rows>(weights, x, rows, first_panel, end_panel, target);
-        case Format::q8: return multiply<Format::q8, kQ8Rows>(weights, x, rows, first_panel, end_panel, target);
-        case Format::bf16: return multiply<Format::bf16, kFloatRows>(weights, x, rows, first_panel, end_panel, target);
-        case Format::f32: return multiply<Format::f32, kFloatRows>(weights, x, rows, first_panel, end_panel, target);
+        case Format::q4:
+            if (rows < 2 * kOpenRows) return with(multiply<Format::q4, false, kQ4Rows>);  // opening would take longer
+            return with(multiply<Format::q4, true, kOpenRows>);
+        case Format::q8: return with(multiply<Format::q8, false, kQ8Rows>);
+        case Format::bf16: return with(multiply<Format::bf16, false, kFloatRows>);
+        case Format::f32: return with(multiply<Format::f32, false, kFloatRows>);
     }
 }
 

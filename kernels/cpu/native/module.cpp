@@ -163,7 +163,9 @@ Array<float> matmul(const std::string& name, const Matrix& weights, const Array<
     for (int row = 0; row < count; ++row)
         kernels.prepare(x, row, rows.data(row, 0), nullptr, 0, quantized(weights.format));
     Array<float> out({count, weights.outputs});
-    kernels.matmul(weights, x, count, 0, weights.panels, {Finish::store, out.mutable_data(), weights.outputs, nullptr});
+    auto open = aligned<std::uint8_t>(open_bytes(weights.inputs));
+    kernels.matmul(weights, x, count, 0, weights.panels, {Finish::store, out.mutable_data(), weights.outputs, nullptr},
+                   open.get());
     return out;
 }
 

@@ -11,7 +11,7 @@
 namespace firstlight::FL_ISA {
 
 constexpr const char* kName = "avx2";
-constexpr int kQ4Rows = 4, kQ8Rows = 2, kFloatRows = 6;  // rows a tile that the registers hold
+constexpr int kQ4Rows = 4, kOpenRows = 6, kQ8Rows = 2, kFloatRows = 6;  // rows a tile that the registers hold
 
 struct Floats {
     __m256 a, b;
@@ -104,6 +104,11 @@ struct Bytes {  // sixteen lanes of four bytes
 FL_INLINE Bytes load_bytes(const std::uint8_t* p) {
     auto* at = reinterpret_cast<const __m256i*>(p);
     return {_mm256_load_si256(at), _mm256_load_si256(at + 1)};
+}
+FL_INLINE void store_codes(std::uint8_t* p, Bytes x) {
+    auto* at = reinterpret_cast<__m256i*>(p);
+    _mm256_store_si256(at, x.a);
+    _mm256_store_si256(at + 1, x.b);
 }
 FL_INLINE Bytes low_halves(Bytes x) {
     __m256i mask = _mm256_set1_epi8(0x0f);

@@ -14,7 +14,7 @@
 namespace firstlight::FL_ISA {
 
 constexpr const char* kName = "avx512-vnni";
-constexpr int kQ4Rows = 8, kQ8Rows = 8, kFloatRows = 12;
+constexpr int kQ4Rows = 8, kOpenRows = 8, kQ8Rows = 8, kFloatRows = 12;
 
 struct Floats {
     __m512 a;
@@ -76,6 +76,7 @@ struct Bytes {
 
 // Every second group of q8 begins in the middle of a line: its 544 bytes are eight lines and a half.
 FL_INLINE Bytes load_bytes(const std::uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+FL_INLINE void store_codes(std::uint8_t* p, Bytes x) { _mm512_store_si512(p, x.a); }
 FL_INLINE Bytes low_halves(Bytes x) { return {_mm512_and_si512(x.a, _mm512_set1_epi8(0x0f))}; }
 FL_INLINE Bytes high_halves(Bytes x) { return low_halves({_mm512_srli_epi16(x.a, 4)}); }
 FL_INLINE int four(const std::int8_t* p) {
