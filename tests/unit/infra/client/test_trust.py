@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import Certificate, load_pem_x509_certificates
-from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 from edge_tls import TlsFiles, write_tls_files
 
 from firstlight.infra.client import trust
@@ -32,17 +32,29 @@ def sent(files: TlsFiles) -> tuple[Certificate, list[Certificate]]:
     return leaf, chain
 
 
-def leaf_with(*extensions: x509.ExtensionType) -> Certificate:
-    """One that is valid now, signed by itself."""
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
+Key = ec.EllipticCurvePrivateKey
+
+
+def certificate(
+    name: str, key: Key, issuer: str, by: Key, *extensions: x509.ExtensionType
+) -> Certificate:
+    """One that is valid now, signed by `by`."""
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, one)]) for one in (issuer, name)]
+    now = datetime.datetime.now(datetime.UTC)
     builder = (
-        x509.CertificateBuilder(x509.Name([]), x509.Name([]), key.public_key(), 1)
+        x509.CertificateBuilder(*names, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + datetime.timedelta(hours=1))
     )
     for extension in extensions:
         builder = builder.add_extension(extension, False)
-    return builder.sign(key, hashes.SHA256())
+    return builder.sign(by, hashes.SHA256())
+
+
+def leaf_with(*extensions: x509.ExtensionType) -> Certificate:
+    """One that is valid now, signed by itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    return certificate("leaf", key, "leaf", key, *extensions)
 
 
 LOCAL = x509.SubjectAlternativeName([x509.DNSName("localhost")])
@@ -65,6 +77,19 @@ def test_another_authority_does_not_speak_for_it(files: TlsFiles, tmp_path: Path
     for ca_file in (other.ca, None):
         with pytest.raises(AlertBadCertificate):
             trust_in(ca_file).check(*sent(files), "localhost")
+
+
+def test_an_authority_may_speak_by_way_of_another_that_the_server_sends(tmp_path: Path) -> None:
+    root_key, between_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(3))
+    authority = x509.BasicConstraints(True, None)
+    root = certificate("root", root_key, "root", root_key, authority)
+    between = certificate("between", between_key, "root", root_key, authority)
+    leaf = certificate("leaf", key, "between", between_key, LOCAL)
+    ca_file = tmp_path / "root.pem"
+    ca_file.write_bytes(root.public_bytes(Encoding.PEM))
+    trust_in(ca_file).check(leaf, [between], "localhost")
+    with pytest.raises(AlertBadCertificate, match="issuer"):
+        trust_in(ca_file).check(leaf, [], "localhost")
 
 
 def test_a_certificate_of_a_client_is_none_of_a_server(files: TlsFiles) -> None:
