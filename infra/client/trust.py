@@ -1,8 +1,8 @@
 """Whose certificates a client over QUIC believes.
 
 aioquic reads the authorities from their file again for each connection, between a server's first
-packet and the client's answer to it. Here they are read once for each file as it is, as a client
-over TCP has them in its `ssl.SSLContext`.
+packet and the client's answer to it. Here a file is read once as it is, and a connection only looks
+whether it is still that one.
 """
 
 import ipaddress
