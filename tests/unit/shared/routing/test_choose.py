@@ -310,21 +310,6 @@ def test_what_is_drawn_away_goes_only_if_home_has_no_cold_core_at_which_nothing_
     assert route.drawn == "par"
 
 
-def test_what_is_drawn_away_goes_if_something_waits_at_the_best_core_here() -> None:
-    wanted = replace(WANTED, spill=Row((("par", 1.0),)))
-    idle, away = core("idle", rtt_ms=300), core("away", "par", rtt_ms=9)
-    assert names(routed([WAITS, idle], wanted, Random(1)))[0] == WAITS.core
-    assert picks([WAITS, idle, away], wanted) == {"away": 300}
-
-
-def test_that_health_is_not_believed_is_told_of_what_stays_at_home_too() -> None:
-    states = [replace(core(f"c{i}"), ejected=i < 3) for i in range(4)]
-    wanted = replace(WANTED, spill=Row((("par", 1.0),)))
-    route = routed([*states, core("away", "par")], wanted, Random(1))
-    assert route.reason == "home region: nothing waits here, though par was drawn"
-    assert route.panic
-
-
 def test_what_is_drawn_to_a_region_of_which_no_core_is_known_stays_at_home() -> None:
     wanted = replace(WANTED, spill=Row((("tok", 1.0),)))
     assert picks(TWO_REGIONS, wanted) == {"home": 300}
