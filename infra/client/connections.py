@@ -34,6 +34,7 @@ class Connections:
         self._ready: Client | None = None
         """For the next one who wants a client of its own: what can be made before there is a
         connection has been made."""
+        self._closed = False
 
     @property
     def open(self) -> int:
@@ -77,8 +78,9 @@ class Connections:
             yield client
         finally:
             await client.aclose()
-            with suppress(ConfigError):  # the next one will hear of it
-                self._ready = self._ready or self._open()
+            if self._ready is None and not self._closed:
+                with suppress(ConfigError):  # the next one will hear of it
+                    self._ready = self._open()
 
     async def __aenter__(self) -> Self:
         """Itself."""
@@ -89,10 +91,11 @@ class Connections:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close all that are kept."""
-        if self._ready is not None:
-            await self._ready.aclose()
-            self._ready = None
+        """Close all that are kept, for good."""
+        self._closed = True
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            await ready.aclose()
         while self._shared:
             await self._shared.pop().client.aclose()
 

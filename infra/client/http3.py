@@ -28,7 +28,7 @@ from aioquic.tls import AlertBadCertificate, CipherSuite, Direction, Epoch, Grou
 from firstlight.infra.client.response import HeaderMap, Marks, Response, StreamResponse, read_whole
 from firstlight.infra.client.trust import Trust, trust_in
 from firstlight.shared.clock import monotonic_s
-from firstlight.shared.errors import PeerError
+from firstlight.shared.errors import ConfigError, PeerError
 
 # aioquic logs what ends a connection; here that is an error of ours to the caller, said once.
 logging.getLogger("quic").addHandler(logging.NullHandler())
@@ -62,7 +62,7 @@ class ClientQuic(QuicConnection):
         assert configuration.server_name is not None
         assert configuration.verify_mode is ssl.CERT_NONE, configuration.verify_mode
         super().__init__(configuration=configuration)
-        self._trust, self._server_name = trust, configuration.server_name
+        self.trust, self._server_name = trust, configuration.server_name
         super().connect(_NOWHERE, now=0.0)
         self.h3 = H3Connection(self)
         """No other protocol is offered, so what it sends first waits for the keys."""
@@ -87,7 +87,7 @@ class ClientQuic(QuicConnection):
             if self.tls._peer_certificate is None:
                 raise AlertBadCertificate("it has no certificate")
             chain = self.tls._peer_certificate_chain
-            self._trust.check(self.tls._peer_certificate, chain, self._server_name)
+            self.trust.check(self.tls._peer_certificate, chain, self._server_name)
         super()._update_traffic_key(direction, epoch, cipher_suite, secret)
 
     def close(
@@ -250,8 +250,8 @@ class Http3Client:
             max_data=16 * MIB,
             max_stream_data=4 * MIB,
         )
-        self._trust = trust_in(ca_file)
-        self._ready: ClientQuic | None = ClientQuic(self._configuration, self._trust)
+        self._ca_file = ca_file
+        self._ready: ClientQuic | None = ClientQuic(self._configuration, trust_in(ca_file))
         """For the first connection: who makes a client ahead of its first request waits less."""
         self._protocol: Http3Protocol | None = None
         self._transport: asyncio.DatagramTransport | None = None
@@ -303,13 +303,14 @@ class Http3Client:
         loop = asyncio.get_running_loop()
         try:
             address = await _address(self._host, self._port)
-            quic = self._ready or ClientQuic(self._configuration, self._trust)
-            self._ready = None
+            trust = trust_in(self._ca_file)  # the file may be younger than this client
+            quic = self._ready or ClientQuic(self._configuration, trust)
+            self._ready, quic.trust = None, trust
             # Connected, so that a closed port is an error at once and not a timeout.
             self._transport, self._protocol = await loop.create_datagram_endpoint(
                 lambda: Http3Protocol(quic), remote_addr=(address, self._port)
             )
-        except (OSError, UnicodeError) as error:
+        except (OSError, UnicodeError, ConfigError) as error:
             raise PeerError(f"{self.authority}: {error}") from error
         peer = self._transport.get_extra_info("peername")
         self._protocol.connect(peer)

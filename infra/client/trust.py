@@ -1,8 +1,8 @@
 """Whose certificates a client over QUIC believes.
 
 aioquic reads the authorities from their file again for each connection, between a server's first
-packet and the client's answer to it. Here they are read once for each file as it is, as a client
-over TCP has them in its `ssl.SSLContext`.
+packet and the client's answer to it. Here a file is read once as it is, and a connection only looks
+whether it is still that one.
 """
 
 import ipaddress
@@ -15,6 +15,7 @@ from pathlib import Path
 import certifi
 from aioquic.tls import AlertBadCertificate, AlertCertificateExpired
 from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from OpenSSL import crypto
 from service_identity import CertificateError, VerificationError
 from service_identity.cryptography import (
@@ -24,6 +25,15 @@ from service_identity.cryptography import (
 
 from firstlight.shared.clock import unix_s
 from firstlight.shared.errors import ConfigError
+
+_NOT_FOR_IT = (
+    CertificateError,
+    VerificationError,
+    ValueError,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+"""Of another name, and of what cannot be read: extensions are read when they are asked for."""
 
 
 class Trust:
@@ -47,11 +57,13 @@ class Trust:
         if not leaf.not_valid_before_utc <= now <= leaf.not_valid_after_utc:
             raise AlertCertificateExpired("its certificate is not valid now")
         try:
+            if not _may_serve(leaf):
+                raise AlertBadCertificate("its certificate is not for a server")
             if _is_address(server_name):
                 verify_certificate_ip_address(leaf, server_name)
             else:
                 verify_certificate_hostname(leaf, server_name)
-        except (ValueError, CertificateError, VerificationError) as error:
+        except _NOT_FOR_IT as error:
             raise AlertBadCertificate(f"its certificate is not for {server_name}") from error
         between = [crypto.X509.from_cryptography(one) for one in chain]
         try:
@@ -66,16 +78,26 @@ def trust_in(ca_file: Path | None) -> Trust:
     """The authorities in this file, or those of the web. Raises `ConfigError`."""
     path = Path(certifi.where()) if ca_file is None else ca_file
     try:
-        changed_ns = path.stat().st_mtime_ns
+        found = path.stat()
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot use the CA file {path}: {error}") from error
-    return _read(path, changed_ns)
+    # Not by the time of its content, which a copy may keep.
+    return _read(path, found.st_ino, found.st_ctime_ns)
 
 
 @lru_cache(maxsize=16)
-def _read(path: Path, changed_ns: int) -> Trust:
-    del changed_ns
+def _read(path: Path, inode: int, changed_ns: int) -> Trust:
+    del inode, changed_ns
     return Trust(path)
+
+
+def _may_serve(leaf: x509.Certificate) -> bool:
+    """Whether it is a server's: it is if it does not say whose (RFC 5280 section 4.2.1.12)."""
+    try:
+        usages = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return True
+    return ExtendedKeyUsageOID.SERVER_AUTH in usages
 
 
 def _is_address(name: str) -> bool:

@@ -44,6 +44,24 @@ async def test_a_client_does_not_trust_who_has_another_name(edge: Edge, tls: Tls
         assert (await client.request("GET", "/hello")).status == 200
 
 
+async def test_a_client_that_connects_again_trusts_whom_the_file_names_by_then(
+    edge: Edge, tls: TlsFiles, tmp_path: Path
+) -> None:
+    ca_file = tmp_path / "trusted.pem"
+    ca_file.write_bytes(tls.ca.read_bytes())
+    client = Http3Client("localhost", edge.fronts.port, ca_file=ca_file)
+    ca_file.write_bytes(write_tls_files(tmp_path).ca.read_bytes())
+    with pytest.raises(PeerError, match="refused"):
+        await client.request("GET", "/hello")
+    ca_file.write_bytes(tls.ca.read_bytes())
+    assert (await client.request("GET", "/hello")).status == 200
+    await client.aclose()
+    ca_file.unlink()
+    with pytest.raises(PeerError, match=r"cannot use the CA file .*trusted\.pem"):
+        await client.request("GET", "/hello")
+    await client.aclose()
+
+
 @pytest.mark.parametrize("group", KEY_GROUPS)
 async def test_a_server_that_knows_one_group_of_keys_is_served(
     edge: Edge, group: Group, monkeypatch: pytest.MonkeyPatch

@@ -122,6 +122,13 @@ def test_a_frozen_child_stands_still_at_once_and_goes_on_when_it_is_thawed(
         assert wait_until(lambda: child.out_file.stat().st_size > written)  # noqa: B023
 
 
+def test_one_that_stands_still_already_is_frozen_at_once(start_program: StartProgram) -> None:
+    child = start_program("import time; time.sleep(60)")
+    assert child.freeze(5)
+    assert child.freeze(0.2)
+    child.thaw()
+
+
 def test_one_that_has_ended_is_not_waited_for_until_it_stands_still(
     start_program: StartProgram,
 ) -> None:

@@ -73,3 +73,11 @@ async def test_what_the_next_one_lacks_is_no_error_of_this_one() -> None:
     with pytest.raises(ConfigError, match="gone"):
         async with connections.cold():
             pass
+
+
+async def test_none_is_made_ready_for_those_that_are_closed(
+    connections: Connections, made: list[Made]
+) -> None:
+    async with connections.cold():
+        await connections.aclose()
+    assert [one.closed for one in made] == [True]

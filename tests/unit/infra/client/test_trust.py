@@ -1,10 +1,17 @@
 """A server is believed if an authority that we trust says that it is who we asked for, and now."""
 
+import datetime
+import os
 from pathlib import Path
 
 import pytest
 from aioquic.tls import AlertBadCertificate, AlertCertificateExpired
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import Certificate, load_pem_x509_certificates
+from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 from edge_tls import TlsFiles, write_tls_files
 
 from firstlight.infra.client import trust
@@ -23,6 +30,34 @@ def files(tmp_path: Path) -> TlsFiles:
 def sent(files: TlsFiles) -> tuple[Certificate, list[Certificate]]:
     leaf, *chain = load_pem_x509_certificates(files.cert.read_bytes())
     return leaf, chain
+
+
+Key = ec.EllipticCurvePrivateKey
+
+
+def certificate(
+    name: str, key: Key, issuer: str, by: Key, *extensions: x509.ExtensionType
+) -> Certificate:
+    """One that is valid now, signed by `by`."""
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, one)]) for one in (issuer, name)]
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateBuilder(*names, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+    )
+    for extension in extensions:
+        builder = builder.add_extension(extension, False)
+    return builder.sign(by, hashes.SHA256())
+
+
+def leaf_with(*extensions: x509.ExtensionType) -> Certificate:
+    """One that is valid now, signed by itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    return certificate("leaf", key, "leaf", key, *extensions)
+
+
+LOCAL = x509.SubjectAlternativeName([x509.DNSName("localhost")])
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
@@ -44,6 +79,43 @@ def test_another_authority_does_not_speak_for_it(files: TlsFiles, tmp_path: Path
             trust_in(ca_file).check(*sent(files), "localhost")
 
 
+def test_an_authority_may_speak_by_way_of_another_that_the_server_sends(tmp_path: Path) -> None:
+    root_key, between_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(3))
+    authority = x509.BasicConstraints(True, None)
+    root = certificate("root", root_key, "root", root_key, authority)
+    between = certificate("between", between_key, "root", root_key, authority)
+    leaf = certificate("leaf", key, "between", between_key, LOCAL)
+    ca_file = tmp_path / "root.pem"
+    ca_file.write_bytes(root.public_bytes(Encoding.PEM))
+    trust_in(ca_file).check(leaf, [between], "localhost")
+    with pytest.raises(AlertBadCertificate, match="issuer"):
+        trust_in(ca_file).check(leaf, [], "localhost")
+
+
+def test_a_certificate_of_a_client_is_none_of_a_server(files: TlsFiles) -> None:
+    leaf = leaf_with(LOCAL, x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]))
+    with pytest.raises(AlertBadCertificate, match="not for a server"):
+        trust_in(files.ca).check(leaf, [], "localhost")
+
+
+@pytest.mark.parametrize("names", [b"\x01\x02", b"\x30\x04\xa3\x02\x05\x00"], ids=["none", "x400"])
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
+def test_names_that_cannot_be_read_are_not_the_servers(
+    files: TlsFiles, names: bytes, name: str
+) -> None:
+    leaf = leaf_with(x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, names))
+    with pytest.raises(AlertBadCertificate, match="not for"):
+        trust_in(files.ca).check(leaf, [], name)
+
+
+def test_a_certificate_that_says_its_names_twice_is_not_believed(files: TlsFiles) -> None:
+    other = x509.UnrecognizedExtension(x509.ObjectIdentifier("2.5.29.97"), b"\x30\x00")
+    der = leaf_with(LOCAL, other).public_bytes(Encoding.DER)
+    twice = x509.load_der_x509_certificate(der.replace(b"\x55\x1d\x61", b"\x55\x1d\x11"))
+    with pytest.raises(AlertBadCertificate, match="not for"):
+        trust_in(files.ca).check(twice, [], "localhost")
+
+
 @pytest.mark.parametrize("by_s", [-DAY_S, 3 * DAY_S], ids=["not yet", "no longer"])
 def test_it_is_believed_in_its_time_only(
     files: TlsFiles, by_s: float, monkeypatch: pytest.MonkeyPatch
@@ -59,6 +131,16 @@ def test_a_file_is_read_again_when_it_has_changed(files: TlsFiles, tmp_path: Pat
     (tmp_path / "other").mkdir()
     other = write_tls_files(tmp_path / "other")
     files.ca.write_bytes(other.ca.read_bytes())
+    trust_in(files.ca).check(*sent(other), "localhost")
+
+
+def test_a_file_in_its_place_is_read_that_has_its_time(files: TlsFiles, tmp_path: Path) -> None:
+    times = files.ca.stat()
+    trust_in(files.ca)
+    (tmp_path / "other").mkdir()
+    other = write_tls_files(tmp_path / "other")
+    os.utime(other.ca, ns=(times.st_atime_ns, times.st_mtime_ns))
+    other.ca.replace(files.ca)
     trust_in(files.ca).check(*sent(other), "localhost")
 
 
