@@ -43,7 +43,7 @@ AMOUNT_MAX = 1 << 30
 """Of tokens, of ms: more is nonsense."""
 SEQUENCES_MAX = 1 << 16
 KV_SHARE_MAX = 2.0
-_RECOMPUTE = Way.RECOMPUTE.value
+RECOMPUTE = Way.RECOMPUTE.value
 
 
 class Standing(NamedTuple):
@@ -154,7 +154,7 @@ def parts_of(
         credit = cached / (1.0 + FADE * (share - mean_load)) if share > mean_load else cached
         if bounded and share > BOUND * mean_load:
             credit = 0.0
-    prefill_ms, way = span_ms(token_ms, pair_ms, credit, prompt_tokens), _RECOMPUTE
+    prefill_ms, way = span_ms(token_ms, pair_ms, credit, prompt_tokens), RECOMPUTE
     if state.near is not None and _possible(state.near):
         blocks = max(0, int(min(state.near_tokens, prompt_tokens - 1) - cached) // BLOCK_TOKENS)
         given = cached + blocks * BLOCK_TOKENS

@@ -9,8 +9,7 @@
 4. A prefix is hot if a larger share of the requests begins with it than of the candidates has it:
    then there is no credit for it above 1.25 times the mean load, and others come to have it.
 
-What a core costs is a sum here. Its parts, and words for people, are made of the few that a route
-names.
+Hot cores are not weighed. Records, and words for people, are made of the few that a route names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from typing import TypeVar
 from firstlight.shared.estimate import quantile
 from firstlight.shared.routing.cost import (
     PREFILL_PRIOR_MS,
+    RECOMPUTE,
     CoreState,
     Parts,
     known_prefill_ms,
@@ -75,8 +75,8 @@ Weighed = tuple[float, CoreState]
 """A core behind its load share."""
 by_share = itemgetter(0)
 _Item = TypeVar("_Item")
-_Cold = tuple[float, float, float, CoreState]
-"""Behind its cost, its load share and what was drawn for it: no two cores draw the same."""
+_Cold = tuple[float, float, float, CoreState, Parts]
+"""Behind its cost, its load share and what was drawn for it (no two draw the same); its parts."""
 _Hot = tuple[float, float, str, CoreState]
 """Behind its load share, what was drawn for it, and words for why it is hot."""
 _by_draw, _by_share_then_draw = itemgetter(1), itemgetter(0, 1)
@@ -107,13 +107,14 @@ def rank(
         while ties < len(cold) and cold[ties][0] <= most_ms:
             ties += 1
         first = rng.randrange(ties)
-        wrong = nonsense(cold[first][-1])
+        wrong = nonsense(cold[first][3])
         if not wrong:
             cold[0], cold[first] = cold[first], cold[0]
             break
-        liar = cold.pop(first)[-1]
-        liars.append(scale.named(liar, f"hot: it says what cannot be, {wrong}"))
-    named = [scale.named(state, COLD) for _, _, _, state in cold[:most]]
+        ms, _, _, state, parts = cold.pop(first)
+        why = f"hot: it says what cannot be, {wrong}"
+        liars.append(scale.named(state, why, ms, parts))
+    named = [scale.named(state, COLD, ms, parts) for ms, _, _, state, parts in cold[:most]]
     if len(named) == most:
         return named
     return [*named, *(scale.named_hot(one) for one in hot[:most]), *liars][:most]
@@ -166,20 +167,20 @@ class _Scale:
             prior_ms = self._prior_ms
         return parts_of(state, self.wanted.prompt_tokens, tokens, mean, prior_ms, bounded)
 
-    def named(self, state: CoreState, why: str) -> Candidate:
+    def named(self, state: CoreState, why: str, ms: float, parts: Parts) -> Candidate:
         """A core as a route names it."""
         core = state.core
         tokens = self.wanted.prefixes.get(core, 0)
-        parts = self.parts_of(state, tokens)
-        rtt_ms, queue_ms, prefill_ms, step_ms, penalty_ms, _ = parts
-        ms = rtt_ms + queue_ms + prefill_ms + step_ms + penalty_ms
         return Candidate(core, state.region, ms, why, Cost(*parts), tokens)
 
     def named_hot(self, one: _Hot) -> Candidate:
-        """A hot one, with words for why it is."""
+        """One that was not weighed, with words for why it was not."""
         share, _, why, state = one
+        parts = self.parts_of(state, self.wanted.prefixes.get(state.core, 0))
+        rtt_ms, queue_ms, prefill_ms, step_ms, penalty_ms, _ = parts
+        ms = rtt_ms + queue_ms + prefill_ms + step_ms + penalty_ms
         told = why.format(share=share, limit=self.limit, state=state)
-        return self.named(state, f"hot: {told}")
+        return self.named(state, f"hot: {told}", ms, parts)
 
     def _holding(self) -> float:
         """The share of the candidates that have the prefix."""
@@ -213,9 +214,12 @@ def _weigh(here: Sequence[Weighed], scale: _Scale, rng: Random) -> tuple[list[_C
             cached = prefixes.get(state.core, 0)
             if measured and state.near is None and cached <= 0:
                 ms = (token_ms * tokens + pair_ms * tokens * middle) / prefill_share
+                parts = rtt_ms, queue_ms, ms, step_ms, penalty_ms, RECOMPUTE
             else:
-                rtt_ms, queue_ms, ms, step_ms, penalty_ms, _ = scale.parts_of(state, cached)
-            cold.append((rtt_ms + queue_ms + ms + step_ms + penalty_ms, share, drawn, state))
+                parts = scale.parts_of(state, cached)
+                rtt_ms, queue_ms, ms, step_ms, penalty_ms, _ = parts
+            ttft_ms = rtt_ms + queue_ms + ms + step_ms + penalty_ms
+            cold.append((ttft_ms, share, drawn, state, parts))
     cold.sort()
     if len(hot) > 1:
         fresh = cold or any(state.age_s <= OLD_S for _, _, _, state in hot)
