@@ -29,7 +29,7 @@ from firstlight.shared.routing.choose import (
 from firstlight.shared.routing.cost import CoreState
 from firstlight.shared.routing.ejection import CLEAN, Ejection
 from firstlight.shared.routing.prefixes import SentPrefixes
-from firstlight.shared.routing.rank import Wanted, some
+from firstlight.shared.routing.rank import COLD, Wanted, some
 from firstlight.shared.routing.reserve import Reservations
 from firstlight.shared.routing.sketch import Probes, held_tokens, probes_of
 from firstlight.shared.routing.spill import Row
@@ -156,7 +156,7 @@ class CoreRouter:
         if far and enough and wanted.numerics_class is None:
             route = self._route_among(wanted, near, hashes, resident, now)
             first = next(iter(route.candidates), None)
-            if first and first.reason == "cold" and first.cost.queue_ms <= WAIT_MS:
+            if first and first.reason == COLD and first.cost.queue_ms <= WAIT_MS:
                 return route, resident
         self._ask(far, probes, resident)
         return self._route_among(wanted, linked, hashes, resident, now), resident

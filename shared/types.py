@@ -297,9 +297,13 @@ class MeshView:
     """(node, why) of entries that no decision can be made with."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cost:
-    """What a core is expected to take until a first token is back, by parts."""
+    """What a core is expected to take until a first token is back, by parts.
+
+    Nobody changes one, nor a candidate or a route; but a choice makes ten of these three, and what
+    is frozen takes five times as long to make.
+    """
 
     rtt_ms: float = 0.0
     queue_ms: float = 0.0
@@ -316,7 +320,7 @@ class Cost:
         return self.rtt_ms + self.queue_ms + self.prefill_ms + self.step_ms + self.penalty_ms
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Candidate:
     """A core in a Route: what it was expected to cost, and why it stands where it stands."""
 
@@ -324,12 +328,12 @@ class Candidate:
     region: str
     ttft_ms: float
     reason: str
-    cost: Cost = Cost()
+    cost: Cost = field(default_factory=Cost)
     prefix_tokens: int = 0
     """Of the prompt, that it should have cached."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Route:
     """Cores, best first. Never empty while any core lives."""
 

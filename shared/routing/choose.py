@@ -22,7 +22,7 @@ if too few of these are usable; then all. So a choice costs the same however man
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 from itertools import chain
 from math import inf
@@ -31,8 +31,8 @@ from random import Random
 from firstlight.shared.routing.cost import CoreState, cost_of, standing_of
 from firstlight.shared.routing.rank import (
     CANDIDATES_MAX,
+    COLD,
     HOT_LOAD,
-    Ranked,
     Wanted,
     Weighed,
     by_share,
@@ -88,11 +88,11 @@ class Cores:
 class _Sorted:
     """The cores that can serve a request, by what may be done with them."""
 
-    usable: dict[str, list[Weighed]] = field(default_factory=dict)
+    usable: dict[str, list[Weighed]]
     """By region."""
-    ejected: list[Weighed] = field(default_factory=list)
+    ejected: list[Weighed]
     """Usable but for that."""
-    unusable: list[Weighed] = field(default_factory=list)
+    unusable: list[Weighed]
 
     def by_nearness(self, first: str | None = None, second: str | None = None) -> list[str]:
         """Regions with usable cores, by the least round trip to any core there; `first` is, and
@@ -115,7 +115,7 @@ class _Found:
     """Where a request may go."""
 
     region: str
-    picked: list[Ranked]
+    picked: list[Candidate]
     """Best first, never empty: of the region, and a core before them that is sooner elsewhere."""
     cores: _Sorted
     regions: list[str]
@@ -162,7 +162,8 @@ def _kept(known: Cores, wanted: Wanted, drawn: str, rng: Random) -> Route | None
         return None
     found = _find(known, wanted, wanted.home, cores, rng)
     assert isinstance(found, _Found), found
-    if found.picked[0].hot or not _idle(found.picked[0].state):
+    first = found.picked[0]
+    if first.reason != COLD or not _idle(known.state(first.core)):
         return None
     reason = f"home region: nothing waits here, though {drawn} was drawn"
     return Route(_named(found, wanted), reason, panic=found.panic)
@@ -182,7 +183,7 @@ def _in_region(known: Cores, wanted: Wanted, drawn: str, rng: Random) -> Route:
         reason += ", same numerics class" if found.exact else ", other numerics class"
     elif there := _sooner(known, wanted, found.picked[0], rng):
         found.picked.insert(0, there)
-        reason = f"region {there.state.region}: sooner than in {found.region} by its wait"
+        reason = f"region {there.region}: sooner than in {found.region} by its wait"
     if found.panic:
         reason += ", panic: most cores are ejected"
     return Route(_named(found, wanted), reason, panic=found.panic)
@@ -198,7 +199,8 @@ def _find(known: Cores, wanted: Wanted, drawn: str, cores: _Sorted, rng: Random)
         return _last_resort(cores.unusable, wanted)
     regions = cores.by_nearness(first=drawn)
     region, weighed, exact = _first_region(cores.usable, regions, wanted.numerics_class)
-    picked = rank(weighed, wanted, rng, among=len(known.by_region[region]))
+    among, most = len(known.by_region[region]), wanted.named_max
+    picked = rank(weighed, wanted, rng, among=among, most=most)
     return _Found(region, picked, cores, regions, exact, panic)
 
 
@@ -206,33 +208,34 @@ def _named(found: _Found, wanted: Wanted) -> tuple[Candidate, ...]:
     """Those that were picked and, unless it is enough to name some of them, a few more."""
     picked, cores, most = found.picked, found.cores, wanted.named_max
     if most is not None and most <= len(picked):
-        return tuple(one.named() for one in picked[:most])
+        return tuple(picked[:most])
     more = max(NEXT_MIN, ROUTE_MIN - len(picked))
-    taken = {one.state.core for one in picked}
+    taken = {one.core for one in picked}
     rest = _rest(cores.usable, found.regions, wanted, taken, more)
     last = _least_loaded(cores.unusable, wanted, more - len(rest))
-    return (*(one.named() for one in picked), *rest, *last)[:most]
+    return (*picked, *rest, *last)[:most]
 
 
-def _sooner(known: Cores, wanted: Wanted, first: Ranked, rng: Random) -> Ranked | None:
+def _sooner(known: Cores, wanted: Wanted, first: Candidate, rng: Random) -> Candidate | None:
     """The best core of other regions, if what waits at our first is longer than the way there and
     it is sooner by `SOONER`. One core of each region tells how far that is."""
-    rtt_ms, queue_ms, *_ = first.parts
+    rtt_ms, queue_ms, own = first.cost.rtt_ms, first.cost.queue_ms, first.region
     if queue_ms <= WAIT_MS:
         return None
-    most_ms, near = rtt_ms + queue_ms, list[Collection[str]]()
+    most_ms, state_of, draw_one = rtt_ms + queue_ms, known.state, rng.random
+    near: list[Collection[str]] = []
     for region, here in known.by_region.items():
-        if region != first.state.region:
-            one = list(here)[int(rng.random() * len(here))]
-            if known.state(one).rtt_ms < most_ms:
+        if region != own:
+            one = list(here)[int(draw_one() * len(here))]
+            if state_of(one).rtt_ms < most_ms:
                 near.append(here)
     if not near:
         return None
     looked_at = _look(known, near, LOOKED_AT, wanted, rng)
     usable = _sort_out([state for state in looked_at if state.rtt_ms < most_ms], wanted).usable
     idle = [item for there in usable.values() for item in there if item[0] <= HOT_LOAD]
-    best = rank(idle, wanted, rng, among=sum(map(len, near)))[0] if idle else None
-    sooner = best and not best.hot and best.ttft_ms < first.ttft_ms * (1.0 - SOONER)
+    best = rank(idle, wanted, rng, among=sum(map(len, near)), most=1)[0] if idle else None
+    sooner = best and best.reason == COLD and best.ttft_ms < first.ttft_ms * (1.0 - SOONER)
     return best if sooner else None
 
 
@@ -241,10 +244,9 @@ def _shed(known: Cores, wanted: Wanted, rng: Random) -> Route:
     cores = _sort_out(known.all(), wanted)
     for region in cores.by_nearness(second=wanted.home):
         idle = [item for item in cores.usable[region] if item[0] <= HOT_LOAD]
-        picked = rank(idle, wanted, rng) if idle else []
-        if picked and not picked[0].hot:
-            named = tuple(one.named() for one in picked[: wanted.named_max])
-            return Route(named, f"region {region}: shed by its share, but it has room")
+        picked = rank(idle, wanted, rng, most=wanted.named_max) if idle else []
+        if picked and picked[0].reason == COLD:
+            return Route(tuple(picked), f"region {region}: shed by its share, but it has room")
     return Route((), f"{SHED}: the share of this origin that no region has room for")
 
 
@@ -286,8 +288,8 @@ def _look(
 def _sort_out(states: Iterable[CoreState], wanted: Wanted) -> _Sorted:
     """One pass, written flat, since every core that is looked at comes by. Comparisons are such
     that NaN makes a core unusable."""
-    cores = _Sorted()
-    usable, model, excluded = cores.usable, wanted.model, wanted.excluded
+    usable: dict[str, list[Weighed]] = {}
+    cores, model, excluded = _Sorted(usable, [], []), wanted.model, wanted.excluded
     tokens = max(wanted.context_tokens, wanted.prompt_tokens + 1)
     for state in states:
         if (model and model not in state.models) or 0 < state.context_max < tokens:
@@ -307,6 +309,8 @@ def _sort_out(states: Iterable[CoreState], wanted: Wanted) -> _Sorted:
 
 def _settle_ejected(cores: _Sorted) -> bool:
     """Put ejected cores where they belong; whether most are, so that they are used (panic)."""
+    if not cores.ejected:
+        return False
     panic = len(cores.ejected) > sum(len(here) for here in cores.usable.values())
     for weighed in cores.ejected:
         if panic:

@@ -43,7 +43,7 @@ AMOUNT_MAX = 1 << 30
 """Of tokens, of ms: more is nonsense."""
 SEQUENCES_MAX = 1 << 16
 KV_SHARE_MAX = 2.0
-_RECOMPUTE = Way.RECOMPUTE.value
+RECOMPUTE = Way.RECOMPUTE.value
 
 
 class Standing(NamedTuple):
@@ -154,7 +154,7 @@ def parts_of(
         credit = cached / (1.0 + FADE * (share - mean_load)) if share > mean_load else cached
         if bounded and share > BOUND * mean_load:
             credit = 0.0
-    prefill_ms, way = span_ms(token_ms, pair_ms, credit, prompt_tokens), _RECOMPUTE
+    prefill_ms, way = span_ms(token_ms, pair_ms, credit, prompt_tokens), RECOMPUTE
     if state.near is not None and _possible(state.near):
         blocks = max(0, int(min(state.near_tokens, prompt_tokens - 1) - cached) // BLOCK_TOKENS)
         given = cached + blocks * BLOCK_TOKENS
@@ -178,8 +178,10 @@ def standing_of(state: CoreState) -> Standing:
 def _stand(state: CoreState, prior_ms: float) -> Standing:
     """`prior_ms`: of a prompt token, if the core has measured none. The mean of what it computed
     lately is no rate: it is high behind a long prompt."""
-    load, opens, rif = state.load, state.unseen_opens, state.rif
-    share = load.prefill_share if SHARE_MIN <= load.prefill_share <= 1.0 else 1.0
+    load, opens, share = state.load, state.unseen_opens, state.load.prefill_share
+    rif = max(0, load.running + load.queued + opens)
+    if not SHARE_MIN <= share <= 1.0:
+        share = 1.0
     token_ms, pair_ms, queue_ms = load.prefill_token_ms, load.prefill_pair_ms, 0.0
     measured = PREFILL_MS_MIN <= token_ms <= PREFILL_MS_MAX and 0.0 <= pair_ms <= PREFILL_MS_MAX
     if measured:
@@ -267,14 +269,6 @@ def step_ms(table: Sequence[tuple[int, float]], rows: int) -> float:
             break
         below, below_ms = above, above_ms
     return below_ms + max(0.0, slope) * (rows - below)
-
-
-def prior_ms_among(states: Sequence[CoreState]) -> float:
-    """Of a prompt token at those of these cores that have measured none."""
-    for state in states:
-        if not (state.standing or standing_of(state)).measured:
-            return known_prefill_ms(states)
-    return PREFILL_PRIOR_MS
 
 
 def known_prefill_ms(states: Sequence[CoreState]) -> float:

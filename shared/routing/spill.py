@@ -134,8 +134,9 @@ def draw(row: Row, session: bytes) -> str | None:
     best, least = None, inf
     for region, share in (*row.fractions, (None, row.shed)):
         if share > 0.0:
-            digest = blake2b(session, digest_size=8, key=_key(region)).digest()
-            score = -log((int.from_bytes(digest, "little") + 0.5) / 2.0**64) / share
+            keyed = _keyed(region).copy()
+            keyed.update(session)
+            score = -log((int.from_bytes(keyed.digest(), "little") + 0.5) / 2.0**64) / share
             if score < least:
                 best, least = region, score
     return best
@@ -157,8 +158,10 @@ def good_rtt(ms: float) -> bool:
 
 
 @lru_cache(maxsize=REGIONS_MAX)
-def _key(region: str | None) -> bytes:
-    return b"shed" if region is None else blake2b(region.encode(), digest_size=16).digest()
+def _keyed(region: str | None) -> blake2b:
+    """The hash of a region before it is told a session: to copy it costs less than to make it."""
+    key = b"shed" if region is None else blake2b(region.encode(), digest_size=16).digest()
+    return blake2b(digest_size=8, key=key)
 
 
 def _check(demand: Mapping[str, float], supply: Mapping[str, RegionSupply], rtt_ms: Pairs) -> None:
