@@ -10,6 +10,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+VALID = datetime.timedelta(days=2)
+
 
 @dataclass(frozen=True)
 class TlsFiles:
@@ -23,7 +25,10 @@ def _name(text: str) -> x509.Name:
 
 
 def _certificate(
-    subject: str, public_key: ec.EllipticCurvePublicKey, issuer_key: ec.EllipticCurvePrivateKey
+    subject: str,
+    public_key: ec.EllipticCurvePublicKey,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    valid: datetime.timedelta = VALID,
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
@@ -33,14 +38,14 @@ def _certificate(
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=2))
+        .not_valid_after(now + valid)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), False
         )
     )
 
 
-def write_tls_files(directory: Path) -> TlsFiles:
+def write_tls_files(directory: Path, ca_valid: datetime.timedelta = VALID) -> TlsFiles:
     """ECDSA P-256: ca.pem, cert.pem (localhost, 127.0.0.1) and key.pem."""
     ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     usage = dict.fromkeys(
@@ -56,7 +61,7 @@ def write_tls_files(directory: Path) -> TlsFiles:
         False,
     )
     ca = (
-        _certificate("test CA", ca_key.public_key(), ca_key)
+        _certificate("test CA", ca_key.public_key(), ca_key, ca_valid)
         .add_extension(x509.BasicConstraints(True, 0), True)
         .add_extension(x509.KeyUsage(key_cert_sign=True, crl_sign=True, **usage), True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), False)

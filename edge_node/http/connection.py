@@ -23,7 +23,7 @@ from firstlight.edge_node.http.asgi import (
     error_answer,
 )
 from firstlight.edge_node.http.exchange import Exchange, Scope
-from firstlight.edge_node.http.h3 import EdgeH3Connection, RequestMalformed
+from firstlight.edge_node.http.h3 import RequestMalformed
 from firstlight.edge_node.http.limits import HttpLimits
 from firstlight.edge_node.http.quic import EdgeQuicConnection
 
@@ -63,7 +63,6 @@ class EdgeConnection:
     draining: bool = False
     terminated: bool = False
     exchanges: dict[int, Exchange] = field(default_factory=dict)
-    _h3: EdgeH3Connection | None = None
     _waiting: set[int] = field(default_factory=set)
     _next_stream_id: int = 0
 
@@ -118,8 +117,8 @@ class EdgeConnection:
     def drain(self) -> None:
         """GOAWAY: finish what has begun, refuse what comes, then close."""
         self.draining = True
-        if self._h3 is not None and not self.quic.closing:
-            self._h3.send_goaway(self._next_stream_id)
+        if not self.quic.closing:
+            self.quic.h3.send_goaway(self._next_stream_id)
         self.host.touched(self)
 
     def close(self, error_code: int, reason: str) -> None:
@@ -136,17 +135,15 @@ class EdgeConnection:
         """Send a field section, with `date` when the application gave none."""
         if not any(name == b"date" for name, _ in fields):
             fields = [*fields, (b"date", self.date())]
-        assert self._h3 is not None
-        self._h3.send_headers(stream_id, fields, end_stream=last)
+        self.quic.h3.send_headers(stream_id, fields, end_stream=last)
         self.host.touched(self)
 
     def send_body(self, stream_id: int, data: bytes, *, last: bool) -> None:
         """Send body bytes; an empty piece that is not the last sends nothing."""
-        assert self._h3 is not None
         if data:
-            self._h3.send_data(stream_id, data, end_stream=last)
+            self.quic.h3.send_data(stream_id, data, end_stream=last)
         elif last:
-            self._h3.end_stream(stream_id)
+            self.quic.h3.end_stream(stream_id)
         self.host.touched(self)
 
     def wait_for_room(self, exchange: Exchange) -> None:
@@ -164,15 +161,13 @@ class EdgeConnection:
 
     def stop_request(self, stream_id: int, error_code: int) -> None:
         """Ask the client to send no more of its body."""
-        if self._h3 is not None:
-            self._h3.refuse(stream_id)
+        self.quic.h3.refuse(stream_id)
         self.quic.stop(stream_id, error_code)
         self.host.touched(self)
 
     def reset(self, stream_id: int, error_code: int) -> None:
         """Break the answer off, and the request with it."""
-        if self._h3 is not None:
-            self._h3.abandon(stream_id)
+        self.quic.h3.abandon(stream_id)
         self.quic.reset(stream_id, error_code)
         self.quic.stop(stream_id, error_code)
         self.host.touched(self)
@@ -180,20 +175,14 @@ class EdgeConnection:
     # Events.
 
     def _on_quic(self, event: quic_events.QuicEvent, now: float) -> None:
-        if isinstance(event, quic_events.ProtocolNegotiated):
-            self._h3 = EdgeH3Connection(self.quic, self.limits)
-            if self.draining:
-                self._h3.send_goaway(0)
-        elif isinstance(event, quic_events.ConnectionIdIssued):
+        if isinstance(event, quic_events.ConnectionIdIssued):
             self.host.cid_issued(event.connection_id, self)
         elif isinstance(event, quic_events.ConnectionIdRetired):
             self.host.cid_retired(event.connection_id)
         elif isinstance(event, quic_events.ConnectionTerminated):
             self.terminated = True
             self._disconnect_all(f"the connection ended: {event.reason_phrase or event.error_code}")
-        if self._h3 is None:
-            return
-        for http_event in self._h3.handle_event(event):
+        for http_event in self.quic.h3.handle_event(event):
             self._on_http(http_event, now)
         if isinstance(event, quic_events.StreamReset | quic_events.StopSendingReceived):
             self._on_cancel(event.stream_id, type(event).__name__)

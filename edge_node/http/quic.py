@@ -16,7 +16,9 @@ from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.quic.recovery import QuicPacketSpace
 from aioquic.quic.stream import QuicStream
+from aioquic.tls import Epoch
 
+from firstlight.edge_node.http.h3 import EdgeH3Connection
 from firstlight.edge_node.http.limits import HttpLimits
 
 RESET_TOKEN_BYTES = 16
@@ -30,7 +32,8 @@ def reset_token(key: bytes, connection_id: bytes) -> bytes:
 
 
 class EdgeQuicConnection(QuicConnection):
-    """The server's side of one QUIC connection."""
+    """The server's side of one QUIC connection. What does not depend on the client is made before
+    there is one."""
 
     def __init__(
         self,
@@ -38,14 +41,8 @@ class EdgeQuicConnection(QuicConnection):
         configuration: QuicConfiguration,
         limits: HttpLimits,
         reset_key: bytes,
-        original_destination_connection_id: bytes,
-        retry_source_connection_id: bytes | None = None,
     ) -> None:
-        super().__init__(
-            configuration=configuration,
-            original_destination_connection_id=original_destination_connection_id,
-            retry_source_connection_id=retry_source_connection_id,
-        )
+        super().__init__(configuration=configuration, original_destination_connection_id=b"")
         self._reset_key = reset_key
         self._stream_window_bytes = limits.stream_window_bytes
         self._connection_window_bytes = limits.connection_window_bytes
@@ -57,6 +54,30 @@ class EdgeQuicConnection(QuicConnection):
             limit.value = limit.sent = value
         self._host_cids[0].stateless_reset_token = reset_token(reset_key, self.host_cid)
         self._local_active_connection_id_limit = _PEER_IDS_MAX
+        (self._version,) = configuration.supported_versions
+        super()._initialize(b"")
+        self.h3 = EdgeH3Connection(self, limits)
+        """No other protocol is offered, so what it sends first waits for the keys."""
+
+    def meet(self, original_cid: bytes, retry_cid: bytes | None = None) -> None:
+        """Be the connection of a client: with the id that its first packet of all was for, and with
+        ours if that was answered with Retry."""
+        self._original_destination_connection_id = original_cid
+        self._retry_source_connection_id = retry_cid
+        self._logger.extra = {"id": original_cid.hex()}
+
+    def _initialize(self, peer_cid: bytes) -> None:
+        """What depends on the client's first packet; all else was made before it came."""
+        assert self._version is not None
+        self._cryptos[Epoch.INITIAL].setup_initial(peer_cid, False, self._version)
+        ((kind, _),) = self.tls.handshake_extensions
+        self.tls.handshake_extensions = [(kind, self._serialize_transport_parameters())]
+
+    def _parse_transport_parameters(self, data: bytes, from_session_ticket: bool = False) -> None:
+        super()._parse_transport_parameters(data, from_session_ticket)
+        # aioquic does so after the handshake; SETTINGS are to be sent as soon as there are keys for
+        # them (RFC 9114 section 7.2.4.2).
+        self._unblock_streams(is_unidirectional=True)
 
     @property
     def handshaken(self) -> bool:

@@ -23,6 +23,7 @@ from aioquic.quic.packet import (
     QuicErrorCode,
     QuicHeader,
     QuicPacketType,
+    QuicProtocolVersion,
     encode_quic_retry,
     encode_quic_version_negotiation,
     pull_quic_header,
@@ -39,6 +40,9 @@ from firstlight.shared.errors import ConfigError
 CONNECTION_ID_BYTES = 8
 RECEIVE_BUFFER_BYTES = 4 * MIB
 RESETS_PER_SECOND_MAX = 100
+READY_AGAIN_S = 0.05
+"""A connection for the next client is prepared so long after one was needed: not while that one's
+handshake waits."""
 _RESET_BYTES = 42
 _RESET_BYTES_MIN = 5 + RESET_TOKEN_BYTES  # RFC 9000 section 10.3
 
@@ -50,6 +54,7 @@ def quic_configuration(cert_file: Path, key_file: Path, limits: HttpLimits) -> Q
     configuration = QuicConfiguration(
         alpn_protocols=H3_ALPN,
         is_client=False,
+        supported_versions=[QuicProtocolVersion.VERSION_1],
         congestion_control_algorithm="cubic",
         connection_id_length=CONNECTION_ID_BYTES,
         idle_timeout=limits.idle_timeout_s,
@@ -90,6 +95,9 @@ class Http3Server(asyncio.DatagramProtocol):
         self._touched: dict[EdgeConnection, None] = {}
         self._flush_handle: asyncio.Handle | None = None
         self._sweep_handle: asyncio.TimerHandle | None = None
+        self._ready: EdgeQuicConnection | None = self._unmet()
+        """For the next client, which waits less."""
+        self._ready_handle: asyncio.TimerHandle | None = None
         self._retry = QuicRetryTokenHandler()
         self._resets_left = RESETS_PER_SECOND_MAX
         self._resets_at_s = 0.0
@@ -139,7 +147,8 @@ class Http3Server(asyncio.DatagramProtocol):
             connection.close(QuicErrorCode.NO_ERROR, "the server stops")
         await self._cancel_tasks()
         self._flush()
-        for handle in (self._flush_handle, self._sweep_handle, *self._timers.values()):
+        handles = (self._flush_handle, self._sweep_handle, self._ready_handle)
+        for handle in (*handles, *self._timers.values()):
             if handle is not None:
                 handle.cancel()
         for connection in tuple(self._live):
@@ -285,13 +294,10 @@ class Http3Server(asyncio.DatagramProtocol):
     def _open(
         self, cid: bytes, original_cid: bytes, retry_cid: bytes | None, address: Any, now: float
     ) -> EdgeConnection:
-        quic = EdgeQuicConnection(
-            configuration=self._configuration,
-            limits=self._limits,
-            reset_key=self._reset_key,
-            original_destination_connection_id=original_cid,
-            retry_source_connection_id=retry_cid,
-        )
+        quic, self._ready = self._ready or self._unmet(), None
+        quic.meet(original_cid, retry_cid)
+        if self._ready_handle is None:
+            self._ready_handle = self._loop.call_later(READY_AGAIN_S, self._make_ready)
         connection = EdgeConnection(
             quic=quic,
             host=self,
@@ -309,6 +315,15 @@ class Http3Server(asyncio.DatagramProtocol):
         self.cid_issued(cid, connection)
         self.cid_issued(quic.host_cid, connection)
         return connection
+
+    def _unmet(self) -> EdgeQuicConnection:
+        return EdgeQuicConnection(
+            configuration=self._configuration, limits=self._limits, reset_key=self._reset_key
+        )
+
+    def _make_ready(self) -> None:
+        self._ready_handle = None
+        self._ready = self._ready or self._unmet()
 
     def _send_reset(self, cid: bytes, size_bytes: int, address: Any, now: float) -> None:
         """Tell a client of an earlier life of this server that its connection is no more."""

@@ -11,18 +11,19 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from aioquic._buffer import Buffer
 from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.h3.connection import H3_ALPN, ErrorCode, H3Connection
 from aioquic.h3.events import DataReceived, H3Event, HeadersReceived
 from aioquic.quic import events as quic_events
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import NetworkAddress, QuicConnection
-from aioquic.quic.packet import QuicErrorCode
+from aioquic.quic.packet import QuicErrorCode, QuicProtocolVersion, is_long_header, pull_quic_header
 from aioquic.tls import AlertBadCertificate, CipherSuite, Direction, Epoch, Group
 
 from firstlight.infra.client.response import HeaderMap, Marks, Response, StreamResponse, read_whole
@@ -88,6 +89,9 @@ class ClientQuic(QuicConnection):
                 raise AlertBadCertificate("it has no certificate")
             chain = self.tls._peer_certificate_chain
             self.trust.check(self.tls._peer_certificate, chain, self._server_name)
+            # As RFC 9001 section 4.9.1 says once a packet of the handshake is sent; and the one
+            # that is sent next need not acknowledge what those after it imply.
+            self._discard_epoch(Epoch.INITIAL)
         super()._update_traffic_key(direction, epoch, cipher_suite, secret)
 
     def close(
@@ -142,9 +146,19 @@ class Http3Protocol(QuicConnectionProtocol):
         if self.reading:
             assert isinstance(data, bytes)
             self.heard, self.asked_s = True, None
-            self._quic.receive_datagram(data, addr, now=self._loop.time())
-            self._process_events()
-            self._transmit_soon()
+            if self.connected.done():
+                self._take(data, addr)
+                return
+            handshake_bytes = _handshake_bytes(data)
+            self._take(data[:handshake_bytes], addr)
+            if later := data[handshake_bytes:]:
+                # What a server says of itself meanwhile can wait until the request has left.
+                self._loop.call_soon(self._take, later, addr)
+
+    def _take(self, data: bytes, addr: Any) -> None:
+        self._quic.receive_datagram(data, addr, now=self._loop.time())
+        self._process_events()
+        self._transmit_soon()
 
     def transmit(self) -> None:
         """Send what is due, unless the socket was closed meanwhile."""
@@ -204,6 +218,17 @@ class Http3Protocol(QuicConnectionProtocol):
         stream.changed.set()
 
 
+def _handshake_bytes(datagram: bytes) -> int:
+    """How many bytes at its head are packets of a handshake: those with a long header."""
+    buffer = Buffer(data=datagram)
+    end = 0
+    with suppress(ValueError):  # what follows is no packet, which is for QUIC to find out
+        while end < len(datagram) and is_long_header(datagram[end]):
+            end += pull_quic_header(buffer, host_cid_length=0).packet_length
+            buffer.seek(end)
+    return end or len(datagram)
+
+
 async def _address(host: str, port: int) -> str:
     """Where a datagram to `host` goes, by IPv4 if there is a choice. Raises `OSError`, or
     `UnicodeError` for what can be no name."""
@@ -244,6 +269,7 @@ class Http3Client:
         self._configuration = QuicConfiguration(
             is_client=True,
             alpn_protocols=H3_ALPN,
+            supported_versions=[QuicProtocolVersion.VERSION_1],
             server_name=server_name or host,
             verify_mode=ssl.CERT_NONE,
             idle_timeout=30.0,

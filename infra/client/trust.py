@@ -34,6 +34,8 @@ _NOT_FOR_IT = (
     x509.UnsupportedGeneralNameType,
 )
 """Of another name, and of what cannot be read: extensions are read when they are asked for."""
+KNOWN_MAX = 64
+"""Certificates of servers that were found good, each with the name that it was asked for."""
 
 
 class Trust:
@@ -47,12 +49,23 @@ class Trust:
             self._store.load_locations(str(ca_file))
         except (OSError, ValueError, crypto.Error) as error:
             raise ConfigError(f"cannot use the CA file {ca_file}: {error}") from error
+        self._found = lru_cache(maxsize=KNOWN_MAX)(self._find)
 
     def check(
         self, leaf: x509.Certificate, chain: Sequence[x509.Certificate], server_name: str
     ) -> None:
         """Raise a TLS alert unless the certificate is valid now, is the server's, and is signed by
-        an authority, by way of `chain`."""
+        an authority, by way of `chain`. The same certificates are the same server's as long as all
+        of them are valid, so a signature is followed once, and not for each connection."""
+        now = datetime.fromtimestamp(unix_s(), UTC)
+        begins, ends = self._found(leaf, tuple(chain), server_name)
+        if not begins <= now <= ends:
+            self._find(leaf, chain, server_name)
+
+    def _find(
+        self, leaf: x509.Certificate, chain: Sequence[x509.Certificate], server_name: str
+    ) -> tuple[datetime, datetime]:
+        """Between when it can be believed, as it can now. Raises a TLS alert if it cannot."""
         now = datetime.fromtimestamp(unix_s(), UTC)
         if not leaf.not_valid_before_utc <= now <= leaf.not_valid_after_utc:
             raise AlertCertificateExpired("its certificate is not valid now")
@@ -66,12 +79,13 @@ class Trust:
         except _NOT_FOR_IT as error:
             raise AlertBadCertificate(f"its certificate is not for {server_name}") from error
         between = [crypto.X509.from_cryptography(one) for one in chain]
+        context = crypto.X509StoreContext(self._store, crypto.X509.from_cryptography(leaf), between)
         try:
-            crypto.X509StoreContext(
-                self._store, crypto.X509.from_cryptography(leaf), between
-            ).verify_certificate()
+            links = [one.to_cryptography() for one in context.get_verified_chain()]
         except crypto.X509StoreContextError as error:
             raise AlertBadCertificate(str(error.args[0])) from error
+        begins = max(one.not_valid_before_utc for one in links)
+        return begins, min(one.not_valid_after_utc for one in links)
 
 
 def trust_in(ca_file: Path | None) -> Trust:

@@ -14,6 +14,7 @@ from aioquic.quic.packet import QuicPacketType, pull_quic_header
 from edge_tls import TlsFiles
 from http_bed import Edge
 
+from firstlight.edge_node.http.server import READY_AGAIN_S
 from firstlight.shared.errors import PeerError
 
 
@@ -92,3 +93,17 @@ async def test_noise_is_dropped_and_costs_nobody_else(edge: Edge) -> None:
         sock.send(b"")
     async with edge.client("3") as client:
         assert (await client.request("GET", "/hello")).status == 200
+
+
+async def test_the_next_connection_is_made_ready_when_one_was_needed(open_edge: Any) -> None:
+    edge = await open_edge()
+    http3 = edge.fronts._http3
+    seen = {http3._ready}
+    for _ in range(2):
+        async with edge.client("3") as first, edge.client("3") as unprepared:
+            for client in (first, unprepared):
+                assert (await client.request("GET", "/hello")).status == 200
+            assert http3._ready not in seen
+            await asyncio.sleep(2 * READY_AGAIN_S)
+        seen.add(http3._ready)
+    assert len(seen) == 3

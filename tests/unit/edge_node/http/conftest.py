@@ -28,7 +28,7 @@ Fields = list[tuple[bytes, bytes]]
 class Pair:
     """What the client learns is in `answers`, `bodies`, `resets`, `stops` and `closed`."""
 
-    def __init__(self, tls: TlsFiles, app: AsgiApp, limits: HttpLimits) -> None:
+    def __init__(self, tls: TlsFiles, app: AsgiApp, limits: HttpLimits, rounds: int = 60) -> None:
         self.now = 100.0
         self.app = app
         self.tasks: list[asyncio.Task[None]] = []
@@ -42,13 +42,14 @@ class Pair:
         configuration.load_verify_locations(str(tls.ca))
         self.client = QuicConnection(configuration=configuration)
         self.h3: H3Connection | None = None
+        quic = EdgeQuicConnection(
+            configuration=quic_configuration(tls.cert, tls.key, limits),
+            limits=limits,
+            reset_key=RESET_KEY,
+        )
+        quic.meet(self.client.original_destination_connection_id)
         self.edge = EdgeConnection(
-            quic=EdgeQuicConnection(
-                configuration=quic_configuration(tls.cert, tls.key, limits),
-                limits=limits,
-                reset_key=RESET_KEY,
-                original_destination_connection_id=self.client.original_destination_connection_id,
-            ),
+            quic=quic,
             host=self,
             limits=limits,
             source=CLIENT[0],
@@ -59,7 +60,7 @@ class Pair:
             date=lambda: b"Mon, 01 Jan 2024 00:00:00 GMT",
         )
         self.client.connect(SERVER, now=self.now)
-        self.turn()
+        self.turn(rounds)
 
     # The server's host.
 
@@ -178,10 +179,11 @@ class Pair:
 
 @pytest.fixture
 def join(tls: TlsFiles) -> Callable[..., Pair]:
-    """`join(app, **limits)` gives a connected pair. Use it within a running loop."""
+    """`join(app, **limits)` gives a connected pair, or with `rounds=0` one that has not begun. Use
+    it within a running loop."""
 
-    def joined(app: AsgiApp, **limits: Any) -> Pair:
-        return Pair(tls, app, HttpLimits(**limits))
+    def joined(app: AsgiApp, rounds: int = 60, **limits: Any) -> Pair:
+        return Pair(tls, app, HttpLimits(**limits), rounds)
 
     return joined
 

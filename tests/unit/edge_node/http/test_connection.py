@@ -21,13 +21,20 @@ async def test_a_request_is_answered_with_a_date(pair: Any, app: App) -> None:
     assert app.scopes[0]["client"] == ("10.0.0.1", 1000)
 
 
+async def test_settings_come_with_the_servers_first_packets(join: Any, app: App) -> None:
+    pair = join(app, rounds=0)
+    pair.turn(1)
+    assert pair.h3.received_settings[Setting.MAX_FIELD_SECTION_SIZE] > 0
+    assert not pair.edge.quic.handshaken, "it has heard nothing else of the client"
+
+
 async def test_head_has_no_body_and_ends(pair: Any) -> None:
     fields = [(b":method", b"HEAD"), (b":scheme", b"https")]
     stream_id = pair.send_fields([*fields, (b":authority", b"localhost"), (b":path", b"/")])
     await pair.settle()
     assert pair.bodies[stream_id] == b""
     assert stream_id in pair.ended
-    assert not pair.edge._h3._stream.keys() & {stream_id}
+    assert not pair.edge.quic.h3._stream.keys() & {stream_id}
 
 
 MALFORMED = {
@@ -58,7 +65,7 @@ async def test_a_malformed_request_is_answered_400_and_costs_only_its_stream(
     assert pair.closed is None
     assert not app.disconnects
     assert pair.bodies[other] == b"first"
-    assert not pair.edge._h3._refused
+    assert not pair.edge.quic.h3._refused
 
 
 @pytest.mark.parametrize("sent", [b"1234", b"123456"])

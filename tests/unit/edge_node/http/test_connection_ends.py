@@ -130,6 +130,6 @@ async def test_nothing_is_kept_of_requests_that_are_over(pair: Any) -> None:
     await pair.settle(6)
     pair.edge.retire()
     assert not pair.edge.exchanges
-    assert not [i for i in pair.edge._h3._stream if i % 4 == 0]
-    assert not pair.edge._h3._refused
+    assert not [i for i in pair.edge.quic.h3._stream if i % 4 == 0]
+    assert not pair.edge.quic.h3._refused
     assert not pair.edge.quic._waiting_bytes

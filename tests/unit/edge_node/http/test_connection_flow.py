@@ -124,7 +124,7 @@ async def test_one_large_body_is_not_buffered_whole(pair: Any, app: App) -> None
         await asyncio.sleep(0)
         pair.turn(2, deliver_to_client=False)
     assert pair.edge.unacked_bytes(stream_id) <= 128 * KIB + 40_000
-    await pair.settle(60)
+    await pair.settle(80)
     assert len(pair.bodies[stream_id]) == 1_000_000
     assert stream_id in pair.ended
 

@@ -11,6 +11,7 @@ import pytest
 from aioquic.h3 import connection as h3
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import Limit, QuicConnection, QuicConnectionId
+from aioquic.quic.crypto import CryptoPair
 from aioquic.quic.stream import QuicStream, QuicStreamReceiver, QuicStreamSender
 from granian._granian import SocketHolder
 from granian.server.embed import Server as GranianServer
@@ -38,13 +39,18 @@ def test_the_release_is_one_that_this_contract_was_read_from(package: str, relea
     [
         "_close_event",
         "_configuration",
+        "_cryptos",
         "_handshake_complete",
         "_host_cids",
         "_local_max_data",
         "_local_max_streams_bidi",
         "_local_max_streams_uni",
+        "_logger",
         "_network_paths",
+        "_original_destination_connection_id",
+        "_retry_source_connection_id",
         "_streams",
+        "_version",
         "host_cid",
     ],
 )
@@ -55,6 +61,15 @@ def test_a_quic_connection_has_the_attribute(name: str) -> None:
 @pytest.mark.parametrize(
     ("method", "expected"),
     [
+        (QuicConnection._discard_epoch, ["self", "epoch"]),
+        (QuicConnection._initialize, ["self", "peer_cid"]),
+        (
+            QuicConnection._parse_transport_parameters,
+            ["self", "data", "from_session_ticket"],
+        ),
+        (QuicConnection._serialize_transport_parameters, ["self"]),
+        (QuicConnection._unblock_streams, ["self", "is_unidirectional"]),
+        (CryptoPair.setup_initial, ["self", "cid", "is_client", "version"]),
         (QuicConnection._replenish_connection_ids, ["self"]),
         (QuicConnection._write_connection_limits, ["self", "builder", "space"]),
         (QuicConnection._write_stream_limits, ["self", "builder", "space", "stream"]),

@@ -7,15 +7,18 @@ from contextlib import asynccontextmanager
 from typing import ClassVar
 
 import pytest
+from aioquic._buffer import Buffer
 from aioquic.asyncio import serve
 from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.h3.connection import H3_ALPN, FrameType, H3Connection, encode_frame
 from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import QuicConnection
 from aioquic.quic.events import ConnectionTerminated, QuicEvent, StreamDataReceived
+from aioquic.quic.packet import QuicPacketType, pull_quic_header
 from edge_tls import TlsFiles
 from pylsqpack import Encoder
 
-from firstlight.infra.client.http3 import Http3Client
+from firstlight.infra.client.http3 import ClientQuic, Http3Client, _handshake_bytes
 from firstlight.shared.errors import PeerError
 
 
@@ -132,3 +135,56 @@ async def test_a_name_that_can_be_none_is_an_error_of_the_peer() -> None:
     async with Http3Client("a..b", 443) as client:
         with pytest.raises(PeerError, match=r"a\.\.b:443"):
             await client.connect()
+
+
+def in_memory(files: TlsFiles) -> tuple[ClientQuic, QuicConnection, bytes]:
+    """A client, a server that has heard it, and what the server answers first."""
+    quic = Http3Client("127.0.0.1", 443, ca_file=files.ca)._ready
+    assert quic is not None
+    quic.connect(("127.0.0.1", 443), now=1.0)
+    configuration = QuicConfiguration(is_client=False, alpn_protocols=H3_ALPN)
+    configuration.load_cert_chain(files.cert, files.key)
+    server = QuicConnection(
+        configuration=configuration,
+        original_destination_connection_id=quic.original_destination_connection_id,
+    )
+    for datagram, _ in quic.datagrams_to_send(now=1.0):
+        server.receive_datagram(datagram, ("127.0.0.1", 1), now=1.0)
+    server.send_stream_data(3, b"hello")
+    server._unblock_streams(is_unidirectional=True)
+    ((flight, _),) = server.datagrams_to_send(now=1.0)
+    return quic, server, flight
+
+
+def test_a_handshake_ends_without_a_word_in_the_keys_of_its_beginning(tls: TlsFiles) -> None:
+    quic, server, flight = in_memory(tls)
+    quic.receive_datagram(flight, ("127.0.0.1", 443), now=1.0)
+    ((datagram, _),) = quic.datagrams_to_send(now=1.0)
+    header = pull_quic_header(Buffer(data=datagram), host_cid_length=8)
+    assert header.packet_type is QuicPacketType.HANDSHAKE
+    server.receive_datagram(datagram, ("127.0.0.1", 1), now=1.0)
+    assert server._handshake_complete
+
+
+def test_what_follows_a_handshake_in_a_datagram_can_be_taken_later(tls: TlsFiles) -> None:
+    quic, _, flight = in_memory(tls)
+    end = _handshake_bytes(flight)
+    quic.receive_datagram(flight[:end], ("127.0.0.1", 443), now=1.0)
+    assert quic._handshake_complete
+    assert not [one for one in quic._events if isinstance(one, StreamDataReceived)]
+    quic.receive_datagram(flight[end:], ("127.0.0.1", 443), now=1.0)
+    (data,) = [one.data for one in quic._events if isinstance(one, StreamDataReceived)]
+    assert data == b"hello"
+
+
+@pytest.mark.parametrize("rest", [b"", bytes(40), b"\x40" + bytes(30), b"\xc0garbage", b"\xc0"])
+def test_a_datagram_is_cut_where_its_handshake_ends(rest: bytes, tls: TlsFiles) -> None:
+    _, _, flight = in_memory(tls)
+    handshake = flight[: _handshake_bytes(flight)]
+    assert 500 < len(handshake) < len(flight)
+    assert _handshake_bytes(handshake + rest) == len(handshake)
+
+
+@pytest.mark.parametrize("datagram", [b"\x40" + bytes(30), b"\xc0garbage", b"\x00"])
+def test_a_datagram_without_a_handshake_stays_whole(datagram: bytes) -> None:
+    assert _handshake_bytes(datagram) == len(datagram)

@@ -125,6 +125,36 @@ def test_it_is_believed_in_its_time_only(
         trust_in(files.ca).check(*sent(files), "localhost")
 
 
+def test_it_is_believed_again_in_its_time_and_by_its_name_only(
+    files: TlsFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, later_s = trust_in(files.ca), [0.0]
+    monkeypatch.setattr(trust, "unix_s", lambda: unix_s() + later_s[0])
+    store.check(*sent(files), "localhost")
+    with pytest.raises(AlertBadCertificate, match="not for"):
+        store.check(*sent(files), "example.com")
+    for later_s[0] in (3 * DAY_S, -DAY_S):
+        with pytest.raises(AlertCertificateExpired, match="not valid now"):
+            store.check(*sent(files), "localhost")
+    later_s[0] = 0.0
+    store.check(*sent(files), "localhost")
+
+
+def test_a_signature_is_followed_once(files: TlsFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = trust_in(files.ca)
+    store.check(*sent(files), "localhost")
+    monkeypatch.setattr(trust.crypto, "X509StoreContext", None)
+    store.check(*sent(files), "localhost")
+
+
+def test_it_is_believed_no_longer_than_its_authority(tmp_path: Path) -> None:
+    files = write_tls_files(tmp_path, ca_valid=datetime.timedelta(hours=1))
+    leaf, chain = sent(files)
+    (authority,) = load_pem_x509_certificates(files.ca.read_bytes())
+    _, ends = trust_in(files.ca)._found(leaf, tuple(chain), "localhost")
+    assert ends == authority.not_valid_after_utc < leaf.not_valid_after_utc
+
+
 def test_a_file_is_read_again_when_it_has_changed(files: TlsFiles, tmp_path: Path) -> None:
     before = trust_in(files.ca)
     assert trust_in(files.ca) is before
